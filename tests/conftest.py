@@ -30,17 +30,14 @@ from simulations.testing.lab import Lab, in_a_run
 from simulations.testing.lab import lab as lab
 
 collect_ignore = ["fixtures/outside"]
-"""Somebody else's project: its tests run in `test_outside.py`, as it would run them."""
+"""Another project: `test_outside.py` runs its tests as that project would."""
 
 settings.register_profile("without a clock", deadline=None)  # a busy machine is no defect
 settings.load_profile("without a clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the decoded data sets of this session, and of its subprocesses, in a folder of its own.
-
-    And leave a Ray cluster alone that this machine is part of: Flower's simulation would take it.
-    """
+    """Keep the decoded data sets of this session in a temporary folder, and use no Ray cluster of this machine."""
     cache = TemporaryDirectory(prefix="hetfl-tests-")
     config.add_cleanup(cache.cleanup)
     os.environ["HF_DATASETS_CACHE"] = cache.name
@@ -48,24 +45,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 SHARED = ("deployed", "machines", "ray", "secured")
-"""Fixtures that take long to set up: all tests that use one run in the same process."""
+"""Slow fixtures: all tests that use one run in the same process."""
 
 DEPLOYING = ("test_survival.py", "test_deployment.py", "test_engines.py", "test_outside.py")
-"""Modules whose exhaustive tests start SuperLinks and SuperNodes: one such federation is enough for a machine."""
+"""Modules whose exhaustive tests start SuperLinks and SuperNodes: one federation at a time."""
 
 
 SAMPLES = ("fedhe", "fedh2l", "fedavg")
-"""Algorithms with which each test of all of them is run each time; with the others it counts as exhaustive."""
+"""Algorithms that every test of all algorithms uses each time; with the others such a test is exhaustive."""
 
 ALWAYS = (
     "test_two_rounds_run_without_a_failure_and_measure_every_client",
     "test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was",
 )
-"""Tests of all algorithms that are run each time with every one; with others than the samples they count as slow."""
+"""Tests of all algorithms that use every one each time; with others than the samples they are slow."""
 
 
 def is_of_another_algorithm(item: pytest.Item) -> bool:
-    """Return whether a test of every algorithm runs with one that is no sample."""
+    """Return whether a test of all algorithms uses one that is not in `SAMPLES`."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     value = params.get("name", params.get("algorithm"))
     return isinstance(value, str) and value in names() and value not in SAMPLES
@@ -73,7 +70,7 @@ def is_of_another_algorithm(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort what is of an algorithm that is no sample into its tier; keep together what shares a federation."""
+    """Mark tests of algorithms that are not in `SAMPLES`, and keep tests with a shared fixture together."""
     for item in items:
         if is_of_another_algorithm(item):
             always = isinstance(item, pytest.Function) and item.originalname in ALWAYS
@@ -89,20 +86,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 PRELOADED = ["simulations.engine.workers", "simulations.engine.run", "hetfl_flwr.client_app", "sklearn.datasets"]
-"""Modules that worker processes need and that take seconds to import."""
+"""Modules of worker processes that take seconds to import."""
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment without what pytest, OpenMP and torch write in it themselves."""
+    """Return the environment of this process without the variables that pytest, OpenMP and torch set."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "KMP_", "TORCH"))}
 
 
 @pytest.fixture(autouse=True, scope="session")
 def workers_share_their_imports() -> Iterator[Callable[..., BaseContext]]:
-    """Fork worker processes off one server that has their imports, so that a run on two takes no seconds to begin.
+    """Fork worker processes from a server that has imported their modules, which saves seconds for each run.
 
-    The server has the environment of the session: where a test has changed it, workers are spawned, as without tests.
-    So they are in commands that run as processes of their own, and in tests that use `spawned_workers`.
+    Workers are spawned as usual in subprocesses, with `spawned_workers`, and where a test has changed the environment.
     """
     get_context, begun = multiprocessing.get_context, environment()
     forking = get_context("forkserver")
@@ -118,7 +114,7 @@ def workers_share_their_imports() -> Iterator[Callable[..., BaseContext]]:
 
 @pytest.fixture(autouse=True, scope="session")
 def disk_takes_its_time() -> Iterator[None]:
-    """Wait for no disk: no test pulls a plug."""
+    """Do not wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
@@ -126,13 +122,13 @@ def disk_takes_its_time() -> Iterator[None]:
 
 @pytest.fixture
 def spawned_workers(workers_share_their_imports: Callable[..., BaseContext], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spawn worker processes, as outside of tests."""
+    """Spawn worker processes as usual."""
     monkeypatch.setattr(multiprocessing, "get_context", workers_share_their_imports)
 
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Take back what a command has set for its process: in another environment, workers are spawned from then on."""
+    """Restore the environment after each test, so that workers can be forked again."""
     before = environment()
     yield
     for name in environment().keys() - before.keys():
@@ -142,7 +138,7 @@ def same_environment() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Give Flower's log its level back: `hetfl run` in this process turns it off."""
+    """Restore the level of Flower's log, which `hetfl run` turns off."""
     level = FLOWER_LOGGER.level
     yield
     FLOWER_LOGGER.setLevel(level)
@@ -150,7 +146,7 @@ def log_level() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def task_identity() -> Iterator[None]:
-    """Let messages be written outside a run, and torch use one thread."""
+    """Allow messages outside a run, and let torch use one thread."""
     with in_a_run():
         yield
 
@@ -163,37 +159,37 @@ def make_config(lab: Lab) -> Callable[..., RunConfig]:
 
 @pytest.fixture
 def make_grid(lab: Lab) -> Callable[..., LocalEngine]:
-    """Build a LocalEngine with the clients of a config."""
+    """Build the LocalEngine of a config."""
     return lab.grid
 
 
 @pytest.fixture
 def make_context(lab: Lab) -> Callable[..., Context]:
-    """Build the Context of one client of a config, as Flower hands it over; more node-config keys may follow."""
+    """Build the Context of one client of a config, with more node-config keys if given."""
     return lab.context
 
 
 @pytest.fixture
 def make_node(lab: Lab) -> Callable[..., Node]:
-    """Build the Node of one client of a config: its data, its model with initial weights, an empty state store."""
+    """Build the Node of one client of a config, with an empty state store."""
     return lab.node
 
 
 @pytest.fixture
 def make_federation(lab: Lab) -> Callable[..., Federation]:
-    """Build an assembled Federation over a LocalEngine, or over a Grid of your own."""
+    """Build a Federation with registered clients over a LocalEngine or a given Grid."""
     return lab.federation
 
 
 @pytest.fixture
 def run_federation(lab: Lab) -> Callable[..., Path]:
-    """Run the ServerApp to the end over a LocalEngine, or over a Grid of your own, and return the run folder."""
+    """Run the ServerApp over a LocalEngine or a given Grid, and return the run folder."""
     return lab.run
 
 
 @pytest.fixture
 def refusal() -> Callable[..., str]:
-    """Call something that must raise an error of ours, and return its text after seeing that it is one line."""
+    """Call a function that must raise an error of one line, and return that line."""
 
     def refused(error: type[Exception], call: Callable[..., object], *args: Any, **keys: Any) -> str:
         with pytest.raises(error) as caught:
@@ -207,7 +203,7 @@ def refusal() -> Callable[..., str]:
 
 
 class Done(NamedTuple):
-    """What a command came to."""
+    """The exit status and output of a command."""
 
     status: int
     out: str
@@ -215,13 +211,13 @@ class Done(NamedTuple):
 
     @property
     def refused(self) -> bool:
-        """Whether it was refused: exit status 2 and one line on standard error."""
+        """Whether it ended with exit status 2 and one line on standard error."""
         return self.status == 2 and self.err.startswith("hetfl: ") and self.err.count("\n") == 1
 
 
 @pytest.fixture
 def hetfl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Call the command in this process."""
+    """Call `hetfl` in this process."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def call(*arguments: object) -> Done:
@@ -253,13 +249,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def halves(lab: Lab) -> Callable[..., Halves]:
-    """Build both sides of a method for rounds without an engine."""
+    """Build both sides of a method, for rounds without an engine."""
     return partial(Halves.of, lab)
 
 
 @pytest.fixture
 def ended(lab: Lab, tmp_path: Path) -> Callable[..., tuple[Path, list[dict[str, Any]]]]:
-    """Run a federation to its end in a folder of its own, and return that folder and the states of its clients."""
+    """Run a federation in a new folder, and return that folder and the states of the clients."""
     count = iter(range(99))
 
     def run(*, workers: int = 1, **keys: Any) -> tuple[Path, list[dict[str, Any]]]:

@@ -154,7 +154,7 @@ class Overview:
             kept = [one for one in columns if one.becomes != "nothing"]
             said += [
                 f"missing: {_few([f'{one.name!r} {one.missing:,}' for one in kept if one.missing])}",
-                f"left out: {_few([_left_out(one) for one in columns if one.becomes == 'nothing'])}",
+                f"left out: {_few([repr(one.name) for one in columns if one.becomes == 'nothing'])}",
                 f"standardised: {_few([*map(repr, self.standardised)])}",
             ]
         counted = {"classes": self.classes, "owners": self.owners}
@@ -182,12 +182,6 @@ def _counted(names: Sequence[str], numbers: IntArray) -> dict[str, int]:
 
 def _few(parts: Sequence[str]) -> str:
     return ", ".join(parts[:_FEW]) + f" and {len(parts) - _FEW:,} more" * (len(parts) > _FEW) or "nothing"
-
-
-def _left_out(column: ColumnFacts) -> str:
-    why = column.why.partition(":")[0]
-    about = "; ".join(filter(None, (why, f"such as {column.example!r}" * bool(column.example))))
-    return repr(column.name) + f" ({about})" * bool(about)
 
 
 def _most(counts: Mapping[str, int]) -> str:

@@ -151,6 +151,7 @@ CATEGORIES = {
     "letters behind": (["1a", "2b", "3c"], {}, ("1a", "2b", "3c"), None),
     "a point more": (["1.0", "10.0", "2", "NA"], {"categorical_columns": "x"}, ("1", "2", "10", None), None),
     "zeros in front": (["007", "7", "07", "1"], {"categorical_columns": "x"}, ("007", "07", "1", "7"), None),
+    "capitals": (["Bonn", "Oslo", "bonn"], {"categorical_columns": "x"}, ("Bonn", "Oslo", "bonn"), None),
     "declared missing": (["x", "a", "b", "a"], {"missing_values": "x"}, ("a", "b", None), [[0, 0, 1], [1, 0, 0]]),
     "missing": (["", "a", "b", "NA"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]),
     "no ink": (["\u2800", "a", "b\u3164", "b"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0]]),
@@ -497,15 +498,6 @@ def test_numbers_in_another_unit_or_in_none_are_no_numbers_of_a_column(cells):
     is_kilos = [str(cell).count("kg") > 0 for cell in cells]
     assert np.array_equal(inputs, np.where(is_kilos, [np.nan, 2, np.nan, 3], np.nan), equal_nan=True)
     assert others.tolist() == [cell is not None and not kilos for cell, kilos in zip(cells, is_kilos, strict=True)]
-
-
-def test_values_that_look_alike_are_two_where_a_key_says_so():
-    assert column(turns("Bonn", "Oslo", "bonn"), categorical_columns="x").input_names == (
-        "size",
-        "x=Bonn",
-        "x=Oslo",
-        "x=bonn",
-    )
 
 
 def test_test_rows_in_another_notation_are_refused(refusal):

@@ -19,7 +19,7 @@ ECHO = "fixtures.echo"
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """A copy of the project in a place where nothing of this one's tests is found."""
     return Path(shutil.copytree(OUTSIDE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")))
 
@@ -91,7 +91,7 @@ def test_flower_is_given_only_keys_that_it_knows_and_they_come_back_as_they_were
 
 
 @pytest.fixture
-def shadows(tmp_path: Path) -> Path:
+def shadows(tmp_path):
     """A working directory with folders that are called like this project's packages."""
     for name in ("strategies", "clients", "simulations"):
         (tmp_path / name).mkdir()

@@ -34,7 +34,7 @@ def say(here: Path, *command: str | Path, **variables: str) -> subprocess.Comple
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
+def checkout(tmp_path_factory):
     """The files of this project alone, as a clone has them."""
     folder = tmp_path_factory.mktemp("clone") / "hetfl"
     listed = subprocess.run(
@@ -54,12 +54,12 @@ def checkout(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(checkout) -> bytes:
+def bundle(checkout):
     return build_fab_from_disk(checkout)
 
 
 @pytest.fixture(scope="module")
-def unpacked(bundle, tmp_path_factory) -> Path:
+def unpacked(bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unpacked") / "hetfl"
     with zipfile.ZipFile(BytesIO(bundle)) as archive:
         archive.extractall(folder)

@@ -15,8 +15,8 @@ from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import model_arrays
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 
-NORMED = "simulations.testing.lab:normed"
 MEAN = ["fedavg", "fedprox", "feddf"]
 METHODS = [*MEAN, "heterofl"]
 

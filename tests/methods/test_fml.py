@@ -160,7 +160,7 @@ def slow_round(twin: Twin, fork: SplitModel, round: int, alpha: float, beta: flo
 
 
 @pytest.fixture
-def parity(monkeypatch) -> str:
+def parity(monkeypatch):
     """A data set of the same images as digits with two classes: even and odd."""
     digits = read_digits()
     odd = replace(digits, spec=DataSpec(digits.spec.shape, 2), labels=digits.labels % 2)

@@ -26,9 +26,8 @@ from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import weights
 from simulations.testing import AlgorithmContract
+from simulations.testing.lab import NORMED
 from strategies.heterofl import HeteroFL
-
-NORMED = "simulations.testing.lab:normed"
 
 
 @pytest.mark.parametrize(("dataset", "models"), [("digits", "lenet5,lenet5@0.5"), ("breast-cancer", "mlp,mlp@0.5")])

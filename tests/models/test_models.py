@@ -1,8 +1,6 @@
 """Models: the zoo, splitting any module, names, and the errors that a user can cause."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,16 +86,16 @@ class TestZoo:
     @pytest.mark.slow
     @pytest.mark.parametrize("spec", [DIGITS, MNIST, CIFAR], ids=["8x8", "28x28", "32x32"])
     @pytest.mark.parametrize("name", NAMES)
-    def test_trains_splits_and_survives_a_state(self, name: str, spec: DataSpec) -> None:
+    def test_trains_splits_and_survives_a_state(self, name, spec):
         assert_is_a_model_of_the_zoo(name, spec)
 
     @pytest.mark.parametrize(("name", "spec", "layers"), LAYERS)
-    def test_weights_are_counted_layer_by_layer(self, name: str, spec: DataSpec, layers: list[int]) -> None:
+    def test_weights_are_counted_layer_by_layer(self, name, spec, layers):
         """Twenty clients of fedproto:20 send 436,800 weights in FedAvg: the 430 thousand of FedProto's Table 1."""
         assert parameter_count(build_model(name, spec, seed=0)) == sum(layers)
         assert name != "fedproto:20" or spec != MNIST or 20 * sum(layers) == 436_800
 
-    def test_the_random_perceptrons_are_these_in_every_run(self) -> None:
+    def test_the_random_perceptrons_are_these_in_every_run(self):
         layouts = [
             tuple(layer.out_features for layer in build_model(name, TABLE, seed=0).body if isinstance(layer, nn.Linear))
             for name in TABULAR
@@ -107,7 +105,7 @@ class TestZoo:
             *((77, 118), (22,), (60, 65, 120, 72), (43, 112, 117), (41, 114)),
         ]
 
-    def test_each_convolution_is_pooled_and_rectified_and_linear_layers_too(self) -> None:
+    def test_each_convolution_is_pooled_and_rectified_and_linear_layers_too(self):
         """FedProto drops whole channels behind its second convolution, and nothing else."""
         block, dropped = [nn.Conv2d, nn.MaxPool2d, nn.ReLU], [nn.Conv2d, nn.Dropout2d, nn.MaxPool2d, nn.ReLU]
         end = [nn.Flatten, nn.Linear, nn.ReLU]
@@ -123,26 +121,26 @@ class TestZoo:
         assert 0 < (channels == 0).sum() < 20
 
     @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
-    def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(self, shape: tuple[int, ...], published: int) -> None:
+    def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(self, shape, published):
         """The count holds running statistics, and a head of 20 outputs without bias."""
         state = build_model("fedhe:9", DataSpec(shape=shape, classes=20), seed=0, head_bias=False).state_dict()
         assert sum(array.numel() for name, array in state.items() if "num_batches" not in name) == published
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_without_bias_the_other_weights_are_the_same(self, name: str) -> None:
+    def test_without_bias_the_other_weights_are_the_same(self, name):
         whole = build_model(name, DIGITS, seed=0).state_dict()
         without = build_model(name, DIGITS, seed=0, head_bias=False).state_dict()
         assert whole.keys() - without.keys() == {"head.bias"}
         assert all(torch.equal(array, whole[key]) for key, array in without.items())
 
-    def test_fedhe_first_pooling_keeps_the_size_and_averages_only_pixels(self) -> None:
+    def test_fedhe_first_pooling_keeps_the_size_and_averages_only_pixels(self):
         """Inside (1+2+3+4)/4, at the right edge (2+4)/2, at the bottom (3+4)/2, in the corner 4."""
         body = build_model("fedhe:5", MNIST, seed=0).body
         (pooling,) = (layer for layer in body.children() if isinstance(layer, nn.Sequential))
         image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
         assert torch.equal(pooling(image), torch.tensor([[[[2.5, 3.0], [3.5, 4.0]]]]))
 
-    def test_same_seed_and_scope_give_the_same_bits(self) -> None:
+    def test_same_seed_and_scope_give_the_same_bits(self):
         before = torch.get_rng_state()
         weights = {
             key: nn.utils.parameters_to_vector(build_model("fedhe:5", DIGITS, seed=key[0], scope=key[1:]).parameters())
@@ -155,7 +153,7 @@ class TestZoo:
         assert torch.equal(torch.get_rng_state(), before)
 
     @pytest.mark.parametrize("spec", [DIGITS, DataSpec(shape=(3, 12, 12), classes=10)])
-    def test_convolutions_have_channels_last_in_memory_and_give_the_same(self, spec: DataSpec) -> None:
+    def test_convolutions_have_channels_last_in_memory_and_give_the_same(self, spec):
         model = build_model("lenet5", spec, seed=0)
         images, seen = torch.randn(5, *spec.shape), []
         model.body[3].register_forward_hook(lambda layer, inputs, output: seen.append((inputs[0], output)))
@@ -180,7 +178,7 @@ class TestNames:
             *(("fedhenn", FEDHENN), ("fedproto", FEDPROTO), ("conv1d", SERIES)),
         ],
     )
-    def test_they_are_parsed_and_dealt_by_turns(self, text: str, names: tuple[str, ...]) -> None:
+    def test_they_are_parsed_and_dealt_by_turns(self, text, names):
         assert parse_models(text) == names
         assert [assign(text, client_id) for client_id in range(2 * len(names))] == [*names, *names]
 
@@ -196,9 +194,7 @@ class TestNames:
             ("a b:c", ""),
         ],
     )
-    def test_an_unknown_one_names_the_nearest_and_no_name_is_refused(
-        self, refusal: Any, name: str, nearest: str
-    ) -> None:
+    def test_an_unknown_one_names_the_nearest_and_no_name_is_refused(self, refusal, name, nearest):
         assert f"'{nearest}" in refusal(ModelError, parse_models, f"mlp,{name}") or not nearest
         for text in ("", "mlp,,lenet5", "mlp,\n"):
             refusal(ConfigError, parse_models, text)
@@ -208,7 +204,7 @@ class TestNames:
 
 class TestWidth:
     @pytest.mark.parametrize("name", ["mlp", "lenet5", "fedhe:5", "tabular:3"])
-    def test_a_model_of_another_width_gets_a_projection(self, name: str) -> None:
+    def test_a_model_of_another_width_gets_a_projection(self, name):
         """Linear from the own width and ReLU; the body's weights are those of the model with its own width."""
         own, model = build_model(name, DIGITS, seed=3), build_model(name, DIGITS, seed=3, width=12)
         assert (model.width, model.head.weight.shape, model.training) == (12, (10, 12), True)
@@ -224,15 +220,13 @@ class TestWidth:
         assert parameter_count(model) == parameter_count(own.body) + (own.width * 12 + 12) + (12 * 10 + 10)
 
     @pytest.mark.parametrize("width", [0, 84])
-    def test_0_and_the_own_width_leave_a_model_as_it_is(self, width: int) -> None:
+    def test_0_and_the_own_width_leave_a_model_as_it_is(self, width):
         own, model = build_model("lenet5", DIGITS, seed=3), build_model("lenet5", DIGITS, seed=3, width=width)
         assert model.state_dict().keys() == own.state_dict().keys()
         assert torch.equal(model(samples(DIGITS)), own(samples(DIGITS)))
 
     @pytest.mark.parametrize(("name", "width"), [("mlp", 50), ("fedhe:5", 64), ("lenet5", 168)])
-    def test_pooling_averages_neighbouring_features_or_repeats_them_and_learns_nothing(
-        self, name: str, width: int
-    ) -> None:
+    def test_pooling_averages_neighbouring_features_or_repeats_them_and_learns_nothing(self, name, width):
         """200 features to 50, and 256 to 64: the mean of each four. 84 features to 168: each of them twice."""
         own, model = (build_model(name, DIGITS, seed=3, width=size, width_by="pool") for size in (0, width))
         assert (model.width, model.head.weight.shape, model.training) == (width, (10, width), True)
@@ -242,7 +236,7 @@ class TestWidth:
         expected = features.repeat_interleave(2, 1) if few else features.unflatten(1, (width, 4)).mean(2)
         torch.testing.assert_close(pooled, expected)
 
-    def test_the_server_builds_what_a_client_builds(self) -> None:
+    def test_the_server_builds_what_a_client_builds(self):
         keys = {"width": 12, "width_by": "pool", "stem": "imagenet"}
         client = build_model("resnet4", CIFAR, seed=0, **keys).state_dict()
         server = build_model("resnet4", CIFAR, seed=0, bounded=True, **keys).state_dict()
@@ -268,7 +262,7 @@ class Net(nn.Module):
 
 
 class TestSplit:
-    def test_keeps_forward_and_leaves_the_original(self) -> None:
+    def test_keeps_forward_and_leaves_the_original(self):
         net = Net()
         model = split(net, spec=DIGITS)
         assert (model.width, model.classes) == (5, 10)
@@ -278,7 +272,7 @@ class TestSplit:
         nn.init.zeros_(model.head.weight)
         assert net.out.weight.any()
 
-    def test_a_head_must_be_one_layer_computed_last_not_registered_last(self, refusal: Any) -> None:
+    def test_a_head_must_be_one_layer_computed_last_not_registered_last(self, refusal):
         net = Net(head_first=True)
         assert "'hidden'" in refusal(ModelError, split, net, spec=DIGITS)
         assert split(net, "out", spec=DIGITS).width == 5
@@ -286,7 +280,7 @@ class TestSplit:
         several = nn.Sequential(nn.Dropout(), nn.Linear(64, 10))
         assert "Sequential" in refusal(ModelError, SplitModel, nn.Flatten(), several)
 
-    def test_a_linear_alone_has_the_inputs_as_features(self) -> None:
+    def test_a_linear_alone_has_the_inputs_as_features(self):
         linear = nn.Linear(30, 2)
         model = split(linear, spec=TABLE)
         assert torch.equal(model(samples(TABLE)), linear(samples(TABLE)))
@@ -335,7 +329,7 @@ def squeezed(spec):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def own(tmp_path, monkeypatch):
     """The name of an importable module of a user's own models, and beside it one that does not import."""
     (tmp_path / "own_models.py").write_text(OWN)
     (tmp_path / "broken_models.py").write_text("1 / 0\n")
@@ -347,7 +341,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.usefixtures("own")
 class TestOwnModel:
     @pytest.mark.parametrize(("function", "width"), [("plain", 5), ("ready", 64)])
-    def test_builds(self, function: str, width: int) -> None:
+    def test_builds(self, function, width):
         before = torch.get_rng_state()
         model, again = (build_model(f"own_models:{function}", DIGITS, seed=4) for _ in range(2))
         assert isinstance(model, SplitModel)
@@ -370,6 +364,6 @@ class TestOwnModel:
             ("own_models:squeezed", "Squeezed gives (10,)"),  # the dimension of a batch of one is lost, too
         ],
     )
-    def test_says_what_is_wrong(self, refusal: Any, name: str, reason: str) -> None:
+    def test_says_what_is_wrong(self, refusal, name, reason):
         line = refusal(ModelError, build_model, name, DIGITS, seed=0)
         assert (f"'{name}'" in line, "(1, 8, 8)" in line, reason in line) == (True, True, True)

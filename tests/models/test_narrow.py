@@ -9,8 +9,8 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models import SplitModel, build_model, parse_models, trainable_count
 from hetfl_flwr.seeding import generator
+from simulations.testing.lab import NORMED
 
-NORMED = "simulations.testing.lab:normed"
 DIGITS = DataSpec((1, 8, 8), 10)
 
 

@@ -1,7 +1,5 @@
 """Weights trained on ImageNet: where they are looked for, which models take them, and what is wrong with a file."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torchvision
@@ -34,12 +32,12 @@ def network(name: str, classes: int = 1000) -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def own() -> nn.Module:
+def own():
     return network(NAME)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, own: nn.Module) -> str:
+def folder(tmp_path, own):
     torch.save(own.state_dict(), tmp_path / f"{NAME}.pth")
     return str(tmp_path)
 

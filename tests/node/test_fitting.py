@@ -140,7 +140,7 @@ def registered(context: Context, before: str = "") -> str:
 
 
 @pytest.fixture
-def timings(monkeypatch) -> list[str]:
+def timings(monkeypatch):
     """The candidates that have been tried, each time."""
     tried = []
     was = fitting._tried

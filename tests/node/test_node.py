@@ -83,7 +83,7 @@ def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make
 
 
 @pytest.fixture
-def said_in_both(make_context) -> Callable[..., list[Any]]:
+def said_in_both(make_context):
     """Let a client that stays, and one that is built anew for each message, do the same; return what each says."""
 
     def said(config: RunConfig, play: Callable[[Context], Any]) -> Any:

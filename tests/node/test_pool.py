@@ -1,6 +1,5 @@
 """Public samples: collected once, brought to everyone, the same pool for all who hold it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +54,7 @@ def holding(federation: Federation) -> list[int]:
 
 
 @pytest.fixture
-def shared(make_config, make_federation) -> Callable[..., tuple[Federation, Any]]:
+def shared(make_config, make_federation):
     """Share the public samples of three clients, and return the federation and what the exchange was."""
 
     def share(grid: Any = None, **keys: Any) -> tuple[Federation, Any]:

@@ -10,7 +10,7 @@ from simulations.engine.run import _check_threads
 
 
 @pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_cores(monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: 2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads.check_threads.cache_clear()

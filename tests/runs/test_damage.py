@@ -72,19 +72,19 @@ def go_on(folder: Path, **keys: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory) -> Path:
+def origin(tmp_path_factory):
     """A run of four rounds, with the checkpoints of rounds 2 and 4."""
     return begin(tmp_path_factory.mktemp("origin") / "run")
 
 
 @pytest.fixture(scope="module")
-def whole(origin, tmp_path_factory) -> Path:
+def whole(origin, tmp_path_factory):
     """The same, gone on with without damage."""
     return go_on(Path(shutil.copytree(origin, tmp_path_factory.mktemp("whole") / "run")))
 
 
 @pytest.fixture
-def folder(origin, tmp_path) -> Path:
+def folder(origin, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(origin, tmp_path / "run"))
 
@@ -296,7 +296,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
 
 
 @pytest.fixture
-def elsewhere(run_federation) -> Callable[..., Path]:
+def elsewhere(run_federation):
     """Run a federation whose clients are on other machines; with another run id it goes on for a round."""
 
     def run(config: RunConfig, run: int = 7, **keys: Any) -> Path:
@@ -415,14 +415,14 @@ def a_table(folder: Path, rows: int = 300, flip: int = 0, odd: tuple[int, ...] =
 
 
 @pytest.fixture
-def on_a_table(tmp_path, make_config) -> RunConfig:
+def on_a_table(tmp_path, make_config):
     """The config of a federation on a table of the user's own, whose nodes keep their states."""
     table = {"dataset": a_table(tmp_path / "table"), "label_column": "label"}
     return make_config(**KEYS, **table, state_dir=str(tmp_path / "state"))
 
 
 @pytest.fixture
-def own(tmp_path) -> Callable[..., Path]:
+def own(tmp_path):
     """Run a federation on a table of the user's own."""
 
     def run(algorithm: str = "fedhe") -> Path:
@@ -518,7 +518,7 @@ def test_an_upload_is_on_the_disk_before_it_is_asked_for(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def noisy(tmp_path_factory) -> Path:
+def noisy(tmp_path_factory):
     keys = {"noise_multiplier": 1.0, "clipping_norm": 1.0, "noise_source": "system"}
     return begin(tmp_path_factory.mktemp("noisy") / "run", **keys)
 

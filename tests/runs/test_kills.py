@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def train(config: RunConfig, round: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> tuple[RunConfig, list[bytes]]:
+def undisturbed(tmp_path_factory):
     """A client that keeps its state on disk, and what its file holds after each round if nothing happens."""
     folder = tmp_path_factory.mktemp("undisturbed")
     keys = {"algorithm": "local", "dataset": "digits", "checkpoint-every": 3, "state-dir": str(folder)}
@@ -181,7 +181,7 @@ def newest(folder: Path) -> int:
 
 
 @pytest.fixture
-def whole(tmp_path) -> Callable[..., list[Any]]:
+def whole(tmp_path):
     """Run a federation that is left in peace, and return its outcome."""
 
     def left_in_peace(**keys: Value) -> list[Any]:
@@ -243,7 +243,7 @@ def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_bee
 
 
 @pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A disk of 8 MB."""
     disk = tmp_path / "disk"
     disk.mkdir()

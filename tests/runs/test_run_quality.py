@@ -65,7 +65,7 @@ def test_a_client_that_lies_about_its_quality_is_named(make_config, run_federati
 
 
 @pytest.fixture
-def skewed(make_config, run_federation) -> Path:
+def skewed(make_config, run_federation):
     """Two clients that lack classes, after one round."""
     return run_federation(
         make_config(algorithm="local", models="mlp", rounds=1, partition="shards:3", test_fraction=0.02)

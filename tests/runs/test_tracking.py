@@ -91,9 +91,7 @@ def mlflow(folder: Path) -> tuple[History, set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", [tensorboard, exhaustive(mlflow)])
-def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
-) -> None:
+def test_a_run_that_was_killed_and_goes_on_has_every_round_once(tmp_path, monkeypatch, reader):
     """Killed after round 3, with a checkpoint of round 2: round 3 is played, and shown, once more."""
     name = reader.__name__
     pytest.importorskip(name, reason=f"{name} is not installed")
@@ -116,7 +114,7 @@ def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]  # not beside it, where the server happens to run
 
 
-def test_names_and_numbers() -> None:
+def test_names_and_numbers():
     """Means over the clients that have such a loss: (1 + 3) / 2 and 2 / 1; None and what is no number is left out."""
     numbers = scalars(round_(4))
     shown = {name: value for name, value in numbers.items() if value}
@@ -136,7 +134,7 @@ def test_names_and_numbers() -> None:
     assert not {"round", "fwt", "clients"} & set(numbers)
 
 
-def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
+def test_a_run_with_a_tracker(make_config, run_federation):
     """What the reader finds is what rounds.jsonl has, of a run that goes on as well."""
     pytest.importorskip("tensorboard")
     run_federation(make_config())
@@ -163,9 +161,7 @@ def prometheus(path: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
-    make_config: Any, run_federation: Any
-) -> None:
+def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(make_config, run_federation):
     """Also of a run that goes on: what adds up is a counter over all of its rounds, and names say their units."""
     pytest.importorskip("prometheus_client")
     keys = {"track": "prometheus", "costs": "time,memory", "client_seconds": "1"}
@@ -192,7 +188,7 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
     assert "_created" not in (folder / "metrics.prom").read_text()
 
 
-def test_for_prometheus_a_client_has_one_name_from_its_first_round_on(tmp_path: Path) -> None:
+def test_for_prometheus_a_client_has_one_name_from_its_first_round_on(tmp_path):
     pytest.importorskip("prometheus_client")
     here = [SimpleNamespace(client_id=0, name="North")]
     tracked = started(tmp_path, "prometheus", here)
@@ -203,9 +199,7 @@ def test_for_prometheus_a_client_has_one_name_from_its_first_round_on(tmp_path: 
     assert {(one["client"], one["name"]) for one in labels} == {("0", "North"), ("1", ""), ("7", "South")}
 
 
-def test_for_prometheus_a_resumed_run_counts_on_and_who_has_left_keeps_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_prometheus_a_resumed_run_counts_on_and_who_has_left_keeps_a_name(tmp_path, monkeypatch):
     """Killed after round 3, with a checkpoint of round 2; whenever the file is read, counters have not decreased."""
     pytest.importorskip("prometheus_client")
     replace_file, counted = trackers.replace_file, list[float]()
@@ -230,7 +224,7 @@ def test_for_prometheus_a_resumed_run_counts_on_and_who_has_left_keeps_a_name(
     assert counted[-1] == 300
 
 
-def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:
+def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path):
     """Two clients choose names that are nobody's in Prometheus, or another gauge's with other labels."""
     pytest.importorskip("prometheus_client")
     tracked, entry = started(tmp_path, "prometheus"), round_(1)
@@ -248,13 +242,13 @@ def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_r
 
 
 @pytest.fixture
-def recorders(monkeypatch: pytest.MonkeyPatch) -> None:
+def recorders(monkeypatch):
     failing = type("Failing", (Recorder,), {"fails": 1})
     monkeypatch.setattr(trackers, "TRACKERS", {"wandb": failing, "mlflow": Recorder})
 
 
 @pytest.mark.usefixtures("recorders")
-def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tracker_that_fails_is_left_out_alone(tmp_path, capsys):
     """One line; the other tracker has all rounds, and the error that ended the run."""
     tracked = started(tmp_path, "wandb,mlflow")
     failing, other = tracked.callbacks.values()
@@ -277,7 +271,7 @@ def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("recorders")
-def test_trackers_know_the_run_again(tmp_path: Path) -> None:
+def test_trackers_know_the_run_again(tmp_path):
     started(tmp_path, "mlflow")
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "new"}
     (tmp_path / "trackers.json").write_text('{"mlflow": "m1", "wandb": "w1"}')
@@ -292,7 +286,7 @@ def test_trackers_know_the_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("recorders")
 @pytest.mark.parametrize("content", ["[]", '{"mlflow": 3}', "{", ""])
-def test_trackers_start_over_where_their_file_is_broken(tmp_path: Path, content: str) -> None:
+def test_trackers_start_over_where_their_file_is_broken(tmp_path, content):
     (tmp_path / "trackers.json").write_text(content)
     [tracker] = started(tmp_path, "mlflow").callbacks.values()
     assert tracker.id == "new"

@@ -26,7 +26,7 @@ TIMEOUT = 20.0
 
 
 @pytest.fixture
-def config_for(make_config) -> Callable[..., RunConfig]:
+def config_for(make_config):
     """Build a config for an algorithm: three clients and hardly any work."""
 
     def build(name: str, **keys: Any) -> RunConfig:
@@ -36,7 +36,7 @@ def config_for(make_config) -> Callable[..., RunConfig]:
 
 
 @pytest.fixture
-def played(run_federation, monkeypatch) -> Callable[[Scripted, RunConfig], list[dict[str, Any]]]:
+def played(run_federation, monkeypatch):
     """Run a federation by a Grid's own clock and return its rounds."""
 
     def play(grid: Scripted, config: RunConfig) -> list[dict[str, Any]]:

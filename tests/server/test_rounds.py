@@ -39,7 +39,7 @@ ASYNC = {"algorithm": "fedhe", "models": "mlp", "fedhe.mode": "async"}
 
 
 @pytest.fixture
-def play(make_config, run_federation, tmp_path) -> Callable[..., Path]:
+def play(make_config, run_federation, tmp_path):
     """Run FedHe, asynchronously unless said otherwise, in a folder of a name."""
 
     def play(name: object = "run", *, workers: int = 1, **keys: Any) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import unescape
 from math import exp, inf, sqrt
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.grids import Meddled, Tampering, Watched
+from fixtures.federations.grids import LITTLE, Meddled, Tampering, Watched
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.differential_privacy import compute_clip_model_update
@@ -47,20 +46,12 @@ from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 from strategies.chfl import linear_head, summed_heads
 from strategies.fedh2l import teaching_signal
 from strategies.fedhe import class_logits, known_class_logits
 
 ALGORITHMS = names()
-NORMED = "simulations.testing.lab:normed"
-
-LITTLE: dict[str, dict[str, Any]] = {
-    "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
-    "fml": {"fml.meme": NORMED},
-    "fedkd": {"fedkd.mentee": NORMED},
-    "feddf": {"feddf.server-steps": 5},
-}
-"""Keys of algorithms that would do much before or besides the local work, or send a factor of more rows than rank."""
 
 Named = dict[str, NDArray[Any]]
 
@@ -314,7 +305,7 @@ class Seen:
 
 
 @pytest.fixture
-def small(make_config) -> Callable[..., RunConfig]:
+def small(make_config):
     """Build a config of two clients with hardly any work; heterogeneous models where the algorithm takes them."""
 
     def build(name: str, folder: str, **keys: Any) -> RunConfig:

@@ -26,7 +26,7 @@ SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "bat
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """The working directory: an empty one."""
     folder = tmp_path / "here"
     folder.mkdir()
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A run of two rounds, which no test changes."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     keys = {"clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20}
@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def there(finished: Path, here: Path) -> Path:
+def there(finished, here):
     """The working directory, with that run in it."""
     shutil.copytree(finished, here / "run")
     return here

@@ -56,7 +56,7 @@ Call = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def here(tmp_path_factory):
     """The working directory, with all that a name of a file can be."""
     folder = tmp_path_factory.mktemp("inputs") / "deep" / "down" / "here"
     folder.mkdir(parents=True)
@@ -104,7 +104,7 @@ def text(spec):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A small run that has ended, with two checkpoints, beside a log of uploads."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     keys = {"algorithm": "fedhe", "models": "mlp", "clients": 2, "rounds": 2, "local-batches": 1, "batch-size": 8}
@@ -113,7 +113,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hetfl(here: Path, finished: Path) -> Iterator[Call]:
+def hetfl(here, finished):
     """Call the command in this process, up to where it would train; what is finished was run before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)

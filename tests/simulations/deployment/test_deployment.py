@@ -9,11 +9,10 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -27,8 +26,7 @@ from httpx import HTTPStatusError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.errors import INTERRUPTED, ConfigError, FederationError
 from hetfl_flwr.server.node_keys import read_node_keys
-from simulations.cli.command import main
-from simulations.deployment.flower import NAME, ROOT, Flower, flower
+from simulations.deployment.flower import NAME, ROOT, flower
 from simulations.deployment.keys import Keys, make_keys
 from simulations.deployment.rehearsal import write_digits
 
@@ -37,7 +35,7 @@ DEPLOYMENT = ROOT / "simulations" / "deployment"
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Keys:
+def keys(tmp_path):
     """Make keys for a server with a name and an address, and for two nodes."""
     made = Keys(tmp_path / "keys")
     make_keys(made.folder, [HOST, ADDRESS], 2)
@@ -69,20 +67,20 @@ def shake_hands(keys: Keys, trusted: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", [HOST, ADDRESS, "localhost", "127.0.0.1", "other.example.org", "10.0.0.8"])
-def test_the_server_is_trusted_by_its_own_names_alone(keys: Keys, host: str) -> None:
+def test_the_server_is_trusted_by_its_own_names_alone(keys, host):
     other = host in ("other.example.org", "10.0.0.8")
     refusal = re.escape(f"certificate is not valid for '{host}'")
     with pytest.raises(ssl.SSLCertVerificationError, match=refusal) if other else nullcontext():
         shake_hands(keys, keys.ca, host)
 
 
-def test_the_server_is_not_trusted_by_another_authority(keys: Keys, tmp_path: Path) -> None:
+def test_the_server_is_not_trusted_by_another_authority(keys, tmp_path):
     make_keys(tmp_path / "other", [HOST], 0)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer certificate|signature"):
         shake_hands(keys, Keys(tmp_path / "other").ca, HOST)
 
 
-def test_a_nodes_two_halves_belong_together_and_are_of_its_own(keys: Keys) -> None:
+def test_a_nodes_two_halves_belong_together_and_are_of_its_own(keys):
     """On a NIST curve, as Flower requires."""
     privates = [load_ssh_private_key(keys.node(number).read_bytes(), None) for number in range(2)]
     publics = [load_ssh_public_key(keys.node_public(number).read_bytes()) for number in range(2)]
@@ -91,7 +89,7 @@ def test_a_nodes_two_halves_belong_together_and_are_of_its_own(keys: Keys) -> No
     assert {public.curve.name for public in publics} == {"secp384r1"}
 
 
-def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
+def test_private_halves_are_their_owners_alone(tmp_path):
     """Even if the user's files are readable by all by default."""
     before = os.umask(0)
     try:
@@ -104,7 +102,7 @@ def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
-def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
+def test_nodes_are_added_and_nothing_is_overwritten(keys):
     """Private halves that were moved to their machines are not made again."""
     for moved in (keys.ca_key, keys.server_key, keys.node(0)):
         moved.unlink()
@@ -114,7 +112,7 @@ def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
     assert {path: path.read_bytes() for path in keys.folder.iterdir() if path not in made} == before
 
 
-def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(keys: Keys) -> None:
+def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(keys):
     """A key that was added by hand stays; one that was moved away is replaced by the new one."""
     before = read_node_keys(keys.list)
     assert before == {number: " ".join(keys.node_public(number).read_text().split()[:2]) for number in range(2)}
@@ -131,7 +129,7 @@ def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(k
 
 
 @pytest.mark.parametrize("files", range(6))
-def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, files: int) -> None:
+def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, files):
     """A partly written file does not exist yet; a complete one is kept."""
     sync, written = os.fsync, []
 
@@ -172,13 +170,7 @@ def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, 
     ],
     ids=["port", "other host", "no key", "open to all", "no authority", "no certificate", "no list", "no public key"],
 )
-def test_what_cannot_be_made_is_refused_in_one_line(
-    keys: Keys,
-    refusal: Callable[..., str],
-    spoil: Callable[[Keys], object] | None,
-    hosts: list[str],
-    line: str,
-) -> None:
+def test_what_cannot_be_made_is_refused_in_one_line(keys, refusal, spoil, hosts, line):
     if spoil:
         spoil(keys)
     before = {path: path.read_bytes() for path in keys.folder.iterdir()}
@@ -186,7 +178,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(
     assert {path: path.read_bytes() for path in keys.folder.iterdir()} == before
 
 
-def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path: Path) -> None:
+def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path):
     """1,797 images make three parts of 599; per class they differ by at most one."""
     folders = [tmp_path / name for name in "abc"]
     write_digits(folders)
@@ -198,46 +190,18 @@ def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path:
         assert max(counts) - min(counts) <= 1
 
 
-class Ended(NamedTuple):
-    """The result of a process."""
-
-    status: int | None
-    log: str
-
-
 COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
 
 
-def hetfl(folder: Path, *arguments: object) -> Ended:
-    """Run the command in a new process; return its exit status and output."""
-    command = [*COMMAND, *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    return Ended(done.returncode, done.stdout)
-
-
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Path]:
+def here(tmp_path):
     """Give an empty folder for a rehearsal, and end all processes that a failed test leaves."""
     yield tmp_path
     for number in still_running(tmp_path):
         os.kill(number, signal.SIGKILL)
 
 
-@pytest.fixture
-def within(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Run the command in this process, without new imports; return its exit status and output."""
-    monkeypatch.chdir(here)
-
-    def call(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Ended(ended.value.code, "".join(capfd.readouterr()))
-
-    return call
-
-
-def test_a_node_that_ends_by_itself_is_named_with_its_reason(tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_a_node_that_ends_by_itself_is_named_with_its_reason(tmp_path, refusal):
     with flower(tmp_path) as started:
         program = "print('\\x1b[91mERROR \\x1b[0m:     Exit Code: 305\\nNo disk.\\nMore of it.')"
         started.start("supernode-1", "python", "-c", program)
@@ -264,7 +228,7 @@ REFUSALS = {
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+def secured(tmp_path_factory):
     """Start a SuperLink with TLS that knows the key of node 0, and connect all of `NODES`."""
     folder = tmp_path_factory.mktemp("secured")
     make_keys(folder / "keys", [], 2)
@@ -278,13 +242,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_node_is_refused(secured: Flower, name: str) -> None:
+def test_a_node_is_refused(secured, name):
     assert secured.processes[name].wait(300) == 1
     assert re.search(REFUSALS[name], (secured.home / f"{name}.log").read_text())
 
 
 @pytest.mark.exhaustive
-def test_a_registered_node_is_let_in_alone(secured: Flower) -> None:
+def test_a_registered_node_is_let_in_alone(secured):
     for name in REFUSALS:
         secured.processes[name].wait(300)
     until(lambda: "SuperNode ID" in (secured.home / "registered.log").read_text())
@@ -294,7 +258,7 @@ def test_a_registered_node_is_let_in_alone(secured: Flower) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
+def test_a_node_that_claims_anothers_key_is_refused(secured):
     """It presents the registered public key of node 0, and signs with the private key of node 1."""
     assert secured.keys is not None
     shown = load_ssh_private_key(secured.keys.node(0).read_bytes(), None).public_key()
@@ -310,7 +274,7 @@ def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path):
     """Node 2 claims to be client 1. The run starts without it, and does not wait for client 2."""
     make_keys(tmp_path / "keys", [], 3)
     keys, run = Keys(tmp_path / "keys"), tmp_path / "run"
@@ -331,14 +295,15 @@ def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callable[..., Ended], here: Path) -> None:
+def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(hetfl, here, monkeypatch):
     """In an empty folder, with only --out. The nodes have 899 and 898 different images."""
+    monkeypatch.chdir(here)
     settings = [part for key in ("local-batches=1", "keep-uploads=true") for part in ("--set", key)]
-    ended = within("rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
-    assert ended.status == 0, ended.log
+    ended = hetfl("rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
+    assert ended.status == 0, ended.err
     assert still_running(here) == []
     run = here / "all" / "run"
-    assert f"results: {run}" in ended.log
+    assert f"results: {run}" in ended.out + ended.err
     assert json.loads((run / "summary.json").read_text())["engine"] == "deployment"
     clients = json.loads((run / "clients.json").read_text())
     assert [client["model"] for client in clients] == ["lenet5", "mlp"]
@@ -350,13 +315,13 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callab
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
     nodes = [part for number in range(2) for part in ("--node", f"{number}=all/node-{number}/state")]
-    audited = within("audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
-    assert audited.status == 0, audited.log
-    assert "membership: LiRA, offline" in audited.log
+    audited = hetfl("audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
+    assert audited.status == 0, audited.err
+    assert "membership: LiRA, offline" in audited.out
 
 
 @pytest.mark.exhaustive
-def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
+def test_ctrl_c_ends_all_of_a_rehearsal(here):
     """Further presses of Ctrl-C do not disturb the first one."""
     said = here / "said"
     with said.open("wb") as file:
@@ -374,7 +339,7 @@ def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
     assert last == f"hetfl: {INTERRUPTED}"
 
 
-def test_what_a_process_starts_when_told_to_end_ends_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_starts_when_told_to_end_ends_too(here, monkeypatch):
     monkeypatch.setattr("simulations.deployment.flower.END", 1)
     late = (
         "import signal, subprocess, sys, time\n"
@@ -423,7 +388,7 @@ def settings(path: Path) -> dict[str, str]:
     ("program", "called", "ours"),
     [("flower-superlink", "flower-superlink", ()), ("flower-supernode", "hetfl supernode", ("--keep", "--poll"))],
 )
-def test_flower_knows_all_options_that_units_and_guides_name(program: str, called: str, ours: tuple[str, ...]) -> None:
+def test_flower_knows_all_options_that_units_and_guides_name(program, called, ours):
     known = subprocess.run(
         [Path(sys.executable).parent / program, "--help"], capture_output=True, text=True, check=True
     )
@@ -437,13 +402,13 @@ def test_flower_knows_all_options_that_units_and_guides_name(program: str, calle
 @pytest.mark.parametrize(
     ("unit", "file"), [("flower-superlink.service", "superlink.env"), ("flower-supernode@.service", "node-0.env")]
 )
-def test_each_setting_of_a_unit_has_an_example_and_each_example_a_use(unit: str, file: str) -> None:
+def test_each_setting_of_a_unit_has_an_example_and_each_example_a_use(unit, file):
     text = (DEPLOYMENT / "systemd" / unit).read_text()
     assert set(re.findall(r"\$\{(\w+)\}", text)) == settings(DEPLOYMENT / "systemd" / file).keys()
 
 
 @pytest.mark.parametrize("path", units(), ids=lambda path: path.name)
-def test_what_a_unit_writes_lies_where_it_may_write(path: Path) -> None:
+def test_what_a_unit_writes_lies_where_it_may_write(path):
     """Everything else is read-only (ProtectSystem, ProtectHome), so Flower's files and decoded data sets go there."""
     unit = path.read_text()
     [state] = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
@@ -452,7 +417,7 @@ def test_what_a_unit_writes_lies_where_it_may_write(path: Path) -> None:
     assert all(folder.startswith(f"%S/{state}/") for folder in homes.values())
 
 
-def test_the_example_of_a_nodes_settings_is_one_that_a_node_takes() -> None:
+def test_the_example_of_a_nodes_settings_is_one_that_a_node_takes():
     example = parse_config_args([settings(DEPLOYMENT / "systemd" / "node-0.env")["NODE_CONFIG"]])
     config = for_node(RunConfig(), example)
     assert (config.dataset, config.partition, config.models) == ("/srv/photos", "all", "mlp")

@@ -30,7 +30,7 @@ def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> Executi
 
 
 @pytest.fixture
-def options() -> Iterator[dict[str, object]]:
+def options():
     """Return the options of a running node."""
     alive, held = os.pipe()
     yield {"alive": alive}
@@ -47,25 +47,25 @@ def executing(options: dict[str, object], keep: str) -> Iterator[WarmExecutor]:
 
 
 @pytest.fixture(params=supernode.KEEP)
-def either(request, options) -> Iterator[WarmExecutor]:
+def either(request, options):
     """Give an executor of each kind."""
     yield from executing(options, request.param)
 
 
 @pytest.fixture
-def warm(options) -> Iterator[WarmExecutor]:
+def warm(options):
     """Give an executor that forks a process for each message."""
     yield from executing(options, "fork")
 
 
 @pytest.fixture
-def resident(options) -> Iterator[WarmExecutor]:
+def resident(options):
     """Give an executor with a resident process."""
     yield from executing(options, "resident")
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
+def written(tmp_path, monkeypatch):
     """Let processes that answer a message record their id and the message's token, and do what the message asks for."""
     path = tmp_path / "answers"
 
@@ -192,7 +192,7 @@ def test_an_app_has_its_own_module_where_another_one_was_imported(either, writte
 
 
 @pytest.fixture
-def anew(monkeypatch) -> list[list[str]]:
+def anew(monkeypatch):
     """Record the messages with which an executor restarts, without starting a process."""
     begun = list[list[str]]()
 
@@ -205,7 +205,7 @@ def anew(monkeypatch) -> list[list[str]]:
 
 
 @pytest.fixture
-def upgrade(monkeypatch) -> Callable[[], None]:
+def upgrade(monkeypatch):
     """Make an executor see an upgraded library."""
     return lambda: monkeypatch.setattr(executor, "libraries", lambda: [*executor.LIBRARIES_AT_START, 1])
 

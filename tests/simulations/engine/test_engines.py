@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +56,19 @@ def assert_same_bits(folder: Path, reference: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("spawned_workers")
 @pytest.mark.parametrize(("settings", "workers"), [exhaustive(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
-def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value], workers: int) -> None:
+def test_the_number_of_workers_changes_no_bit(tmp_path, settings, workers):
     """Four clients are divided unevenly among three workers, and a round with two of them may leave a worker idle."""
     assert_same_bits(local(tmp_path / "many", settings, workers), local(tmp_path / "one", settings))
 
 
-def test_another_seed_gives_other_bits(tmp_path: Path) -> None:
+def test_another_seed_gives_other_bits(tmp_path):
     """The comparison can fail: it does not compare constants."""
     with pytest.raises(AssertionError):
         assert_same_bits(local(tmp_path / "1", {**DRAWN, "seed": 4}), local(tmp_path / "0", DRAWN))
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+def ray(tmp_path_factory):
     """Start a SuperLink that simulates nodes with Ray, on two processors.
 
     The status of its runs is read once, after all of them, as each call of ``flwr`` takes seconds.
@@ -106,7 +105,7 @@ for settings in json.loads(sys.argv[1]):
 
 
 @pytest.mark.exhaustive
-def test_another_interpreter_gives_the_same_bits(tmp_path: Path) -> None:
+def test_another_interpreter_gives_the_same_bits(tmp_path):
     """Hashes of strings differ in it, and so does the order of sets. CI does not run these algorithms on Ray."""
     here, there = ({name: tmp_path / kind / name for name in OTHERS} for kind in ("here", "there"))
     each = [
@@ -125,7 +124,7 @@ def test_another_interpreter_gives_the_same_bits(tmp_path: Path) -> None:
     each_algorithm(),
     ids=lambda settings: settings["algorithm"],
 )
-def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, settings: dict[str, Value]) -> None:
+def test_ray_gives_the_bits_of_the_local_engine(ray, tmp_path, settings):
     """Clients of FedHe and FedAvg run in either of two processes, those of other algorithms in one."""
     folder, each = tmp_path / "ray", 1 if settings in (DRAWN, FEDAVG) else 2
     nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus={each} init-args-num-cpus=2"
@@ -136,7 +135,7 @@ def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, set
 
 
 @pytest.fixture
-def machines() -> Iterator[Any]:
+def machines():
     """Start a Ray cluster of two nodes on loopback."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
@@ -151,9 +150,7 @@ def machines() -> Iterator[Any]:
 
 
 @pytest.mark.exhaustive
-def test_two_machines_give_the_bits_of_the_local_engine(
-    machines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_machines_give_the_bits_of_the_local_engine(machines, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", machines.address)
     nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
     with flower(tmp_path) as started:
@@ -164,7 +161,7 @@ def test_two_machines_give_the_bits_of_the_local_engine(
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+def deployed(tmp_path_factory):
     """Start a SuperLink and three SuperNodes with different models; the second keeps its state on disk.
 
     Between two messages, the nodes keep their imports, everything, and nothing.
@@ -188,7 +185,7 @@ def both(deployed: Flower, folder: Path, **keys: Value) -> tuple[Path, Path]:
 
 
 @pytest.mark.exhaustive
-def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
+def test_deployment_gives_the_bits_of_the_local_engine(deployed, tmp_path):
     """Noise depends on the seed only if asked for."""
     there, here = both(deployed, tmp_path, **{"noise-source": "seed", "rounds": 2})
     assert summary_of(there)["engine"] == "deployment"
@@ -198,14 +195,14 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
 
 
 @pytest.mark.exhaustive
-def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
+def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed, tmp_path):
     """Everything else is equal, as the previous test shows. Before the round, only one client is measured."""
     there, here = both(deployed, tmp_path, **{"rounds": 1, "local-batches": 1, "evaluate-fraction": 0.1})
     assert server_state(there) != server_state(here)
 
 
 @pytest.mark.exhaustive
-def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path, monkeypatch):
     """Node 2 does not finish its first batch before the server has written down rounds 0, 1 and 2. Of the nine uploads
     of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round."""
     run = tmp_path / "run"

@@ -1,6 +1,5 @@
 """Rounds without messages equal rounds with messages: in bits, byte counts, failures and times."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def run(lab: Any, folder: Any, *, messages: bool = False, **keys: Any) -> tuple[
 
 
 @pytest.fixture
-def both(lab, tmp_path) -> Callable[..., list[tuple[Any, ...]]]:
+def both(lab, tmp_path):
     """Run a federation with and without messages, and return both results."""
     return lambda **keys: [run(lab, tmp_path / str(one), messages=one, **keys) for one in (True, False)]
 
@@ -82,7 +81,7 @@ SAID: Any = {
 
 
 @pytest.fixture
-def fedhe(lab) -> Any:
+def fedhe(lab):
     """Both sides of FedHe."""
     return chosen(lab.config(algorithm="fedhe"))
 

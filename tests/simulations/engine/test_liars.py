@@ -39,7 +39,7 @@ def sends(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Fate:
 
 
 @pytest.fixture
-def play(make_config, run_federation, monkeypatch) -> Callable[..., list[dict[str, Any]]]:
+def play(make_config, run_federation, monkeypatch):
     """Run a short FedH2L in a deployment, and return its rounds."""
 
     def play(fate: Callable[[Scripted, Message], Fate], before: dict[int, Any], **keys: Any) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ DRAWN = {"fraction": 0.05, "evaluate_fraction": 0.05, "min_clients": 1}
 
 
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def loaded(monkeypatch):
     """Return the clients whose data are loaded, in order."""
     found: list[int] = []
     load = nodes.load_client_data

@@ -1,7 +1,6 @@
 """Many clients with little memory: clients that rest in files, and workers that load them."""
 
 import errno
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -27,7 +26,7 @@ RUN = 7
 
 
 @pytest.fixture
-def small_grid() -> Iterator[Callable[..., LocalEngine]]:
+def small_grid():
     """Build a LocalEngine with one awake client per process."""
     grids = []
 
@@ -41,7 +40,7 @@ def small_grid() -> Iterator[Callable[..., LocalEngine]]:
 
 
 @pytest.fixture
-def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., RunConfig]:
+def config_for(make_config, tmp_path):
     """Build the config of a run with three different clients, of whom a round draws two."""
 
     def make(algorithm: str, name: str, **keys: Any) -> RunConfig:

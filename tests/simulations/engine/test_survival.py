@@ -72,7 +72,7 @@ def go_on(started: Flower, folder: Path) -> None:
     started.start("run", "flwr", "run", str(ROOT), NAME, "--stream", "--run-config", str(folder / RESUME_FILE))
 
 
-def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_running(tmp_path: Path) -> None:
+def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_running(tmp_path):
     """Three rounds on two nodes. The ServerApp is killed in round 2 and the SuperLink in round 3, each time when a
     client is at it, and the run is started again: the end is that of a run that nothing has happened to."""
     settings = {**FEDHE, "clients": 2, "rounds": 3, "evaluate-every": 3}
@@ -109,7 +109,7 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
     ]
 
 
-def test_nodes_that_are_killed_come_late_and_leave(tmp_path: Path) -> None:
+def test_nodes_that_are_killed_come_late_and_leave(tmp_path):
     """Of three clients two begin. The third comes in round 1 and takes part from then on; client 1 is killed while it
     trains in its turn, and comes back with its state; the third leaves, and the two go on to the end."""
     run = tmp_path / "run"

@@ -3,7 +3,6 @@
 import json
 from base64 import b64decode
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -26,7 +25,7 @@ def pictures(page: Page) -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_run(tmp_path: Path) -> None:
+def test_one_run(tmp_path):
     """Clients at 0 and 20 %, then 40 and 60 %, then 70 and 90 %; client 1 fails in rounds 1 and 2 for one reason."""
     failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
@@ -43,7 +42,7 @@ def test_one_run(tmp_path: Path) -> None:
     assert 'partition = "iid"' in page.words
 
 
-def test_of_several_runs_tables_and_pictures_name_method_and_seed(tmp_path: Path) -> None:
+def test_of_several_runs_tables_and_pictures_name_method_and_seed(tmp_path):
     """Their folders have the same names, as in the sweeps of several methods."""
     for method in ("fd", "fedhe"):
         (tmp_path / method).mkdir()
@@ -54,7 +53,7 @@ def test_of_several_runs_tables_and_pictures_name_method_and_seed(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
+def test_nothing_from_a_run_folder_is_markup(tmp_path):
     """Reason, model, folder, config value and config key, in a page of one run and in one of two."""
     failure = {"partition": 0, "stage": EVIL, "reason": EVIL, "node": 1}
     folder = make(tmp_path / "<b>run", [LINES[0], line(1, [0.4, 0.6], failures=[failure])], models=EVIL, algorithm=EVIL)
@@ -70,13 +69,13 @@ def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $", "bell\x07\x1b[31m", "x" * 5000])
 @pytest.mark.filterwarnings("error")
-def test_any_name_is_drawn(tmp_path: Path, name: str) -> None:
+def test_any_name_is_drawn(tmp_path, name):
     """No formula is read in it, and what cannot be printed is escaped; a very long one loses its middle."""
     page = report([make(tmp_path / "run", algorithm=name), make(tmp_path / "other")], tmp_path)
     assert len(pictures(page)) == 2  # with who had which rows
 
 
-def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path: Path) -> None:
+def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path):
     folders = [make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")]
     first, second = tmp_path / "first.html", tmp_path / "second.html"
     write_report(folders, first)
@@ -85,7 +84,7 @@ def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path: Path
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_needs_nothing_else(tmp_path):
     page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
     assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
     links = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
@@ -98,7 +97,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "url(" not in text
 
 
-def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any, run_federation: Any) -> None:
+def test_who_had_which_rows_comes_from_the_data(tmp_path, make_config, run_federation):
     folder = run_federation(make_config(rounds=1))
     assert str(report([folder], tmp_path).of("img")[-1]["alt"]).startswith("digits, ")
     clients = json.loads((folder / "clients.json").read_text())
@@ -107,14 +106,14 @@ def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any
     assert "other rows than its config gives them here" in report([folder], tmp_path).words
 
 
-def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
+def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path):
     """No round, no client, data that are nowhere: a page that says so."""
     page = report([make(tmp_path / "run", [], dataset="/nowhere/at/all")], tmp_path)
     assert "No round was evaluated" in page.words
     assert page.tables["Clients of fedhe, seed 0"][1:] == []
 
 
-def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path: Path, refusal: Any) -> None:
+def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path, refusal):
     folder = make(tmp_path / "run")
     for runs, path in (([tmp_path / "none"], tmp_path / "r.html"), ([], tmp_path / "r.html"), ([folder], folder)):
         refusal(RunFolderError, write_report, runs, path)
@@ -127,7 +126,7 @@ def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path: Path, re
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.slow
-def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> None:
+def test_the_page_in_a_browser(tmp_path, browser, scheme):
     """On a phone, with the network refused: nothing is asked for or complained of, and nothing sticks out."""
     failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200, "node": 1}
     one = make(tmp_path / "run", [*LINES[:3], line(3, [0.7, 0.9], failures=[failure])])

@@ -1,7 +1,6 @@
 """Run folders of two or three rounds, whose figures are derived by hand."""
 
 import json
-from pathlib import Path
 
 import pytest
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
@@ -27,7 +26,7 @@ def facts(table: Table) -> dict[str, str]:
     return dict(zip(names, values, strict=True))
 
 
-def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
+def test_unfinished_run_is_derived_from_its_rounds(tmp_path):
     """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last that was evaluated."""
     failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=[failure]), LINES[3]], rounds=9))
@@ -43,7 +42,7 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
     assert told[""] == "round 2: out of memory"
 
 
-def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
+def test_summary_comes_before_what_the_rounds_say(tmp_path):
     run = load_run(finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125))
     told = facts(summary_table(run))
     assert told["accuracy %"] == "50.0 ± 30.0"
@@ -51,7 +50,7 @@ def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
     assert "global accuracy %" not in told
 
 
-def test_client_table(tmp_path: Path) -> None:
+def test_client_table(tmp_path):
     folder = make(tmp_path / "run")
     seen = rows(client_table("run", load_run(folder).clients))
     assert [(row["client"], row["before"], row["after"]) for row in seen] == [
@@ -70,14 +69,14 @@ def test_client_table(tmp_path: Path) -> None:
     assert second["client"] == "1"
 
 
-def test_bytes_to_target(tmp_path: Path) -> None:
+def test_bytes_to_target(tmp_path):
     """Mean accuracy 0.1, 0.5, -, 0.8 after 0, 200, 400, 600 bytes."""
     run = load_run(make(tmp_path / "run"))
     assert best_accuracy(run) == pytest.approx(0.8)
     assert [spent(run, target, "payload") for target in (0.1, 0.11, 0.5, 0.6, 0.81)] == [0, 200, 200, 600, None]
 
 
-def test_compare_unequal_runs(tmp_path: Path) -> None:
+def test_compare_unequal_runs(tmp_path):
     """Best 0.8 and 0.4, so the target is 0.95 * 0.4 = 0.38, reached after 200 and 0 bytes."""
     one = load_run(finish(make(tmp_path / "one"), global_accuracy=0.75))
     other = load_run(make(tmp_path / "other", SILENT, algorithm="local", dataset="mnist", seed=4))
@@ -104,7 +103,7 @@ def test_compare_unequal_runs(tmp_path: Path) -> None:
     assert [row["payload to 70.0 %"] for row in rows(compare_table([one, other], 0.7))] == ["600 bytes", "never"]
 
 
-def test_seeds_are_grouped(tmp_path: Path) -> None:
+def test_seeds_are_grouped(tmp_path):
     """Last accuracies 0.8 and 0.6: mean 0.7, sample deviation sqrt(2 * 0.1^2) = 0.1414; bests likewise."""
     weaker = [*LINES[:3], line(3, [0.5, 0.7], sent=300)]
     runs = [
@@ -119,7 +118,7 @@ def test_seeds_are_grouped(tmp_path: Path) -> None:
     assert "Not on equal terms" not in str(table.caption)
 
 
-def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
+def test_compare_figure_over_rounds_and_bytes(tmp_path):
     """Two seeds make one line, over the rounds of both: in round 3 at 0.8 and 0.6, sample deviation 0.1414.
 
     Local sends nothing: a line at its last 0.4.
@@ -141,7 +140,7 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     assert over_bytes.get_xscale() == "log"
 
 
-def test_pictures_are_written(tmp_path: Path) -> None:
+def test_pictures_are_written(tmp_path):
     run = load_run(make(tmp_path / "run"))
     write_figure(run_figure(run), tmp_path / "new" / "run.png")
     write_figure(compare_figure([run]), tmp_path / "compare")
@@ -154,7 +153,7 @@ def test_pictures_are_written(tmp_path: Path) -> None:
             write_figure(run_figure(run), path)
 
 
-def test_names_stand_beside_the_ends_of_their_lines_and_apart() -> None:
+def test_names_stand_beside_the_ends_of_their_lines_and_apart():
     """On an axis of 2 inches from 0 to 1 a line of text takes 0.085; there is no room for twelve and more."""
     axes = page(3).subplots()
     axes.set_ylim(0, 1)
@@ -166,7 +165,7 @@ def test_names_stand_beside_the_ends_of_their_lines_and_apart() -> None:
     assert not name_ends(axes, list("abcdefghijkl"), [0.5] * 12, ["red"] * 12, 2)
 
 
-def test_an_axis_of_shares_ends_at_the_tens_of_per_cent_around_them() -> None:
+def test_an_axis_of_shares_ends_at_the_tens_of_per_cent_around_them():
     for values, low, high in (([0.62, 0.87], 0.6, 0.9), ([0.0, 0.95], 0.0, 1.0)):
         axes = page(3).subplots()
         dress(axes, None, values)

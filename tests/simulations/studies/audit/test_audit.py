@@ -25,8 +25,8 @@ from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradi
 from simulations.studies.audit.readings import Head, readings_of
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.subject import subjects_of
+from simulations.testing.lab import NORMED
 
-NORMED = "simulations.testing.lab:normed"
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
 OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 40, "learning_rate": 0.003}
 
