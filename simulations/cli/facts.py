@@ -1,7 +1,7 @@
-"""The facts of ``hetfl list``, a dict a row; ``python -m simulations.cli.facts`` records them.
+"""Rows of ``hetfl list``, one dict each; ``python -m simulations.cli.facts`` writes them to ``recorded.json``.
 
-Most are read off modules that import torch and torchvision, which takes seconds. So those of the usual question are
-recorded beside this file, and a test holds the record to what it was made of.
+Computing them imports torch and torchvision, which takes seconds, so the default lists are recorded, and a test checks
+that the record is up to date.
 """
 
 import inspect
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 RECORD = Path(__file__).with_name("recorded.json")
 
 USUAL_DATA = "digits"
-"""For which models are sized where no data set is named."""
+"""Default data set for the sizes of models."""
 
 
 class Kind(StrEnum):
@@ -46,20 +46,20 @@ class Kind(StrEnum):
 
 
 def facts(kind: Kind, config: RunConfig) -> list[Row]:
-    """Return the rows of a kind; the config says for which data, and where copies of data sets lie."""
+    """Return the rows of a kind for the data set and data folder of a config."""
     usual = config == RunConfig(dataset=USUAL_DATA)
     return recorded()[kind] if usual and kind in recorded() else live(kind, config)
 
 
 @cache
 def recorded() -> dict[str, list[Row]]:
-    """Return the record: rows by kind."""
+    """Return the recorded rows by kind."""
     found: dict[str, list[Row]] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
 
 
 def live(kind: Kind, config: RunConfig) -> list[Row]:
-    """Return the rows of a kind, read off what they are of."""
+    """Compute the rows of a kind."""
     return {
         Kind.ALGORITHMS: algorithms,
         Kind.DATASETS: lambda: datasets(config.data_dir),
@@ -71,7 +71,7 @@ def live(kind: Kind, config: RunConfig) -> list[Row]:
 
 
 def record() -> str:
-    """Return what the record is to be: the kinds that take long."""
+    """Return the content of the record: all kinds that take long to compute."""
     config = RunConfig(dataset=USUAL_DATA)
     rows = {
         kind: ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in live(kind, config))
@@ -83,7 +83,7 @@ def record() -> str:
 FLOWER_S = re.compile(
     r"^\[tool\.flwr\.app\.config\]\n.*?(?=^(?:#.*\n)*\[(?!tool\.flwr\.app\.config\.)|\Z)", re.MULTILINE | re.DOTALL
 )
-"""The run config in a pyproject.toml: its table and those within it, up to the next one, with its comment."""
+"""The run config in a pyproject.toml: its table with subtables, up to the next table and that table's comment."""
 
 
 def algorithms() -> list[Row]:
@@ -130,7 +130,7 @@ def _paper(algorithm: "Algorithm") -> str:
 
 
 def _sends(algorithm: "Algorithm") -> str:
-    """Return what leaves a client, in a known word."""
+    """Return what leaves a client, as a known word of `Sends`."""
     from hetfl_flwr.strategy import Sends
 
     *known, other = get_args(Sends)
@@ -139,7 +139,7 @@ def _sends(algorithm: "Algorithm") -> str:
 
 
 def _needs(strategy: "KnowledgeStrategy") -> list[str]:
-    """Return what an algorithm with its default settings asks of the clients, besides what every one does."""
+    """Return what an algorithm needs of the clients by default, besides what every algorithm needs."""
     sharing = strategy.sharing
     own = re.search(r"^Needs  (.*(?:\n {7}.*)*)", inspect.getdoc(strategy) or "", re.MULTILINE)
     needs = {
@@ -239,7 +239,7 @@ def tables() -> list[Row]:
 
 
 def keys() -> list[Row]:
-    """List the config keys: those that every algorithm shares, then each algorithm's own."""
+    """List the config keys: those of all algorithms, then those of each one."""
     from hetfl_flwr.methods import find, names
 
     shared = [{"key": key, "default": field.default, "meaning": meaning(key)} for key, field in KEYS.items()]
@@ -266,7 +266,7 @@ def own_meaning(algorithm: "Algorithm", key: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text of a docstring without the marks of literals."""
+    """Return docstring text without literal quotes."""
     return text.replace("``", "")
 
 

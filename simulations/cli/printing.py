@@ -1,4 +1,4 @@
-"""What several commands print: tables, a run that has ended, and one that the user has stopped."""
+"""Output that several commands share: tables, JSON, and the end of a run."""
 
 import shlex
 import sys
@@ -30,12 +30,9 @@ def show_run(folder: Path) -> None:
 
 @contextmanager
 def stopped_in_one_line(*, again: bool = True) -> Iterator[None]:
-    """End the command in one line that says how to go on where the user stops what runs within.
+    """On Ctrl-C, end the command with one line that says how to continue.
 
-    Parameters
-    ----------
-    again : bool
-        Whether the same command goes on, where what runs within says nothing else.
+    With `again`, the same command continues, unless the interrupted code gives another line.
     """
     try:
         yield
@@ -47,7 +44,7 @@ def stopped_in_one_line(*, again: bool = True) -> Iterator[None]:
 
 
 def print_tables(*tables: Any) -> None:
-    """Print tables as wide as the terminal is; to a file or a pipe as plain lines."""
+    """Print tables to the width of the terminal, or as plain lines to a file or pipe."""
     from simulations.reports.terminal import fitted, lines
 
     console = make_console()
@@ -60,15 +57,15 @@ def print_tables(*tables: Any) -> None:
 
 
 def print_json(facts: Any) -> None:
-    """Print facts as JSON in one line; what no JSON number is, such as infinity, is null."""
+    """Print facts as one line of JSON; infinity and NaN become null."""
     from pydantic_core import to_json
 
     typer.echo(to_json(facts, inf_nan_mode="null").decode())
 
 
 def make_console() -> "Console":
-    """Return where to print: as wide as the terminal, or 160 columns."""
+    """Return a console as wide as the terminal, or 160 columns for a file or pipe."""
     from rich.console import Console
 
-    # what is shown are names and texts of others: no markup, no emoji
+    # names and texts come from users: no markup, no emoji
     return Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)

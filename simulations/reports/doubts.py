@@ -1,4 +1,4 @@
-"""What makes the figures of runs doubtful: small test sets, single classes, a run that is too short."""
+"""Warnings about results: small test sets, test sets of one class, runs that are too short."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,19 +11,19 @@ from simulations.reports.runs import Run, method_of
 from simulations.reports.terminal import first
 
 MIN_TEST_ROWS = 30
-"""Test samples below which a client's figures are hardly more than chance."""
+"""With fewer test samples, a client's results are reported as unreliable."""
 
 LAST_PART, LEAST_RISE = 0.75, 0.02
-"""The part of a run after which accuracy should not rise any more, and by how much it may, as a fraction."""
+"""A run is too short if accuracy rises by `LEAST_RISE` or more after this part of its rounds; fractions."""
 
 MAX_NOTED = 5
-"""Clients, and classes of one, that are named one by one."""
+"""Maximum number of clients, and of classes of one client, that are named."""
 
 
 def notes(run: Run) -> list[str]:
-    """Return what to mind when the figures of a run are read: whether it seems to be too short, then `doubts`.
+    """Return warnings about a run: whether it seems too short, then `doubts`.
 
-    Where it does not, and classes are never predicted, the first line says what might help them.
+    If it does not and classes are never predicted, the first line suggests class weights.
     """
     lines = too_short([run])
     unpredicted = any(client.get("unpredicted") for client in run.clients)
@@ -33,7 +33,7 @@ def notes(run: Run) -> list[str]:
 
 
 def too_short(runs: Sequence[Run]) -> list[str]:
-    """Return a line where the accuracy of runs still rose at their end: of one by how much, of several in how many."""
+    """Return a line if accuracy still rose at the end: by how much for one run, in how many for several."""
     lines = [still_rising(run.rounds, sum(client["test"] or 0 for client in run.clients)) for run in runs]
     if len(runs) == 1 or not any(lines):
         return lines[0] if lines else []
@@ -43,16 +43,11 @@ def too_short(runs: Sequence[Run]) -> list[str]:
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:
-    """Return what makes the clients' figures doubtful, a line a client; of many clients, the first ones.
+    """Return a line of warnings for each client concerned, at most `MAX_NOTED` of them.
 
-    That is: a test set of fewer than `MIN_TEST_ROWS` samples, or of one class alone, classes that are trained on and
-    never tested, and classes that are tested and never predicted.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        One, or those of a comparison: client k of one is client k of the others, with other data under another seed.
-        What does not hold in all of them says in which. Classes that differ between seeds are not named.
+    Reported are test sets of fewer than `MIN_TEST_ROWS` samples or of one class, classes that are trained on and never
+    tested, and classes that are tested and never predicted. In a comparison, client k is the same client in all runs;
+    a warning that does not hold in all of them says in which. Classes that differ between seeds are not named.
     """
     names = {client["partition"]: name_of(client) for run in runs for client in run.clients}
     rows, few = defaultdict[int, list[int]](list), set[int]()
@@ -94,7 +89,7 @@ def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:
 
 
 def _placed(line: str, holding: Sequence[Run], runs: Sequence[Run]) -> str:
-    """Say of what holds in some of all runs under which seeds, and with which methods where not with all of these."""
+    """Add to a warning that holds in some runs only the seeds and, if not all, the methods."""
     if len(holding) == len(runs):
         return line
     seeds, every = {_seed(run) for run in holding}, {_seed(run) for run in runs}
@@ -110,23 +105,17 @@ def _seed(run: Run) -> int:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return classes as messages call them; of many the first ones."""
+    """Return class names for a message, at most `MAX_NOTED` of them."""
     shown = ", ".join(printable(name, LONGEST_NAME) for name in names[:MAX_NOTED])
     more = len(names) - MAX_NOTED
     return ("class " if len(names) == 1 else "classes ") + shown + (f" and {more} more" if more > 0 else "")
 
 
 def still_rising(rounds: Iterable[Round], samples: int) -> list[str]:
-    """Return a line where accuracy still rose over the last quarter of a run, by more than chance may explain.
+    """Return a line if accuracy still rose over the last quarter of a run, else nothing.
 
-    The rise counts from `LEAST_RISE` on, and from two standard errors of an accuracy on so many test samples.
-
-    Parameters
-    ----------
-    rounds : iterable of Round
-        In ascending order.
-    samples : int
-        Test samples of all clients together.
+    A rise counts if it is at least `LEAST_RISE` and two standard errors of an accuracy on `samples`, the number of test
+    samples of all clients. `rounds` must be in ascending order.
     """
     known = [(one.round, one.accuracy) for one in rounds if one.accuracy is not None]
     before = [one for one in known if one[0] <= LAST_PART * known[-1][0] and one[0] < known[-1][0]]

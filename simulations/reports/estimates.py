@@ -1,4 +1,4 @@
-"""What is compared between runs, and how sure a difference is: Student's t over seeds, or two proportions of test rows.
+"""Measures that runs are compared by, and the uncertainty of a difference: over seeds, or over test rows.
 
 Measures and differences are fractions.
 """
@@ -18,18 +18,10 @@ from hetfl_flwr.runs.record import ClientRecord, Summary
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared; more is better.
+    """A measure to compare; higher is better.
 
-    Parameters
-    ----------
-    key : str
-        The key of a client's final value in ``clients.json``, and of the mean over clients in ``summary.json``.
-    words : str
-        What it is called in texts.
-    of_rows : bool
-        Whether it is the part of the test rows for which something holds, so that one run tells how sure it is.
-    label : str
-        The class whose value it is, where there is one for each; else empty.
+    `key` names it in ``clients.json`` and ``summary.json``, `words` in texts. With `of_rows` it is a proportion of test
+    rows, so that one run gives an interval. `label` is the class of a measure by class, else "".
     """
 
     key: str
@@ -38,7 +30,7 @@ class Measure:
     label: str = ""
 
     def of(self, record: ClientRecord | Summary) -> float | None:
-        """Return a client's final value, or the mean over the clients of a run; None where there is none."""
+        """Return a client's final value or a run's mean over clients; None if there is none."""
         found: object = record.get(self.key)
         value = found.get(self.label) if self.label and isinstance(found, Mapping) else found
         return float(value) if isinstance(value, int | float) else None
@@ -52,16 +44,11 @@ MEASURES = {
     "macro-f1": Measure("macro_f1", "macro F1"),
     "auc": Measure("auc", "AUC"),
 }
-"""What can be compared, by the names that users give."""
+"""Measures by the names that users give."""
 
 
 def measure_named(name: str) -> Measure:
-    """Return what is compared, by the name that a user gives: one of `MEASURES`, or ``recall:CLASS``.
-
-    Raises
-    ------
-    ConfigError
-        There is none of that name.
+    """Return the measure of a name: one of `MEASURES`, or ``recall:CLASS``; raises ConfigError for any other.
 
     Examples
     --------
@@ -78,13 +65,7 @@ def measure_named(name: str) -> Measure:
 
 
 def check_measured(clients: Sequence[ClientRecord], measure: Measure) -> None:
-    """Refuse a measure, other than the accuracy, that no client of any run has.
-
-    Raises
-    ------
-    ConfigError
-        Names the classes that there are, where the recall of another one is asked for.
-    """
+    """Raise ConfigError if no client has a measure other than accuracy; for recall it lists the known classes."""
     if measure is ACCURACY or any(measure.of(client) is not None for client in clients):
         return
     labels = {label for client in clients for label in client.get("recall") or ()}
@@ -95,9 +76,9 @@ def check_measured(clients: Sequence[ClientRecord], measure: Measure) -> None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean difference, its 95 % interval, the two-sided p value of no difference, and what these are taken from.
+    """A mean difference with its 95 % interval, two-sided p value, and the source of both.
 
-    Interval and p value are NaN where one run does not tell how sure a measure is.
+    Interval and p value are NaN if they cannot be estimated, as for one seed of a measure that is no proportion.
     """
 
     mean: float
@@ -110,8 +91,8 @@ class Estimate:
 def compared(after: Sequence[float], before: Sequence[float], rows: int | None) -> Estimate:
     """Return the mean difference of fractions that were measured under the same seeds.
 
-    Its interval is Student's t over the seeds. Where there is one seed, or all differences are equal, it is the normal
-    approximation for two proportions of `rows` independent rows each; without `rows` it is not known.
+    The interval is Student's t over the seeds. For one seed or equal differences it is the normal approximation for two
+    proportions of `rows` independent rows each, and unknown if `rows` is None.
 
     Examples
     --------
@@ -127,15 +108,15 @@ def compared(after: Sequence[float], before: Sequence[float], rows: int | None) 
 
 
 def over_seeds(differences: NDArray[np.float64]) -> Estimate:
-    """Return the mean of two or more unequal differences, its interval and p value by Student's t."""
+    """Return the mean of two or more unequal differences, with interval and p value by Student's t."""
     error = differences.std(ddof=1) / np.sqrt(len(differences))
     return _estimate(float(differences.mean()), float(error), len(differences) - 1, "seeds")
 
 
 def of_rows(after: float, before: float, rows: int) -> Estimate:
-    """Return the difference of two proportions of as many rows each, by the normal approximation (Wald).
+    """Return the difference of two proportions of `rows` rows each, by the normal approximation (Wald).
 
-    Where that has no width, since both are 0 or 1, one success and one failure are added to each for the width.
+    If both are 0 or 1, the width would be 0: then one success and one failure are added to each to compute it.
     """
     rows = max(rows, 1)
     variance = (after * (1 - after) + before * (1 - before)) / rows
@@ -146,7 +127,7 @@ def of_rows(after: float, before: float, rows: int) -> Estimate:
 
 
 def _estimate(mean: float, error: float, freedom: float, source: Literal["seeds", "rows"]) -> Estimate:
-    """Return a mean with the interval and p value of Student's t, without what no difference of fractions can be."""
+    """Return a mean with interval and p value by Student's t; the interval is clipped to [-1, 1]."""
     from scipy.special import stdtr, stdtrit
 
     half = float(stdtrit(freedom, 0.975)) * error
@@ -155,7 +136,7 @@ def _estimate(mean: float, error: float, freedom: float, source: Literal["seeds"
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p values after Holm's correction for as many comparisons (Scand. J. Statist., 1979).
+    """Return p values with Holm's correction (Scand. J. Statist., 1979).
 
     Examples
     --------
@@ -170,13 +151,13 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def points(value: float, *, sign: bool = False) -> str:
-    """Return a fraction in percentage points, as in ``4.2`` or ``+4.2``; none is ``-0.0``."""
+    """Return a fraction in percentage points, as in ``4.2`` or ``+4.2``, never ``-0.0``."""
     rounded = round(100 * value, 1) + 0.0
     return f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}"
 
 
 def interval(low: float, high: float) -> str:
-    """Return an interval in percentage points, as in ``(2.1 to 6.3)``; of one that is not known, nothing."""
+    """Return an interval in percentage points, as in ``(2.1 to 6.3)``; "" if unknown."""
     return "" if isnan(low) else f"({points(low)} to {points(high)})"
 
 

@@ -1,4 +1,4 @@
-"""Does federation help? The difference of each client's final accuracy from training alone, and how sure it is.
+"""Gains of federation: the difference of each client's final accuracy from local training, with its uncertainty.
 
 Runs are paired as `simulations.reports.pairing` says. Measures and differences are fractions; in words and tables they
 are percentage points.
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.05
-"""A difference counts as shown where its corrected p value is below this."""
+"""A difference is significant if its corrected p value is below this."""
 
 NO_ANSWER = (
     "gains are differences from training alone: name runs of local, and of other methods on the same data and seeds"
 )
-"""What is said where there is nothing to compare."""
+"""Message if there is nothing to compare."""
 
 VERBS = {LOCAL: ("helps", "harms"), POOLED: ("is above pooled for", "is below pooled for")}
-"""What is said of a method that is better or worse, by what it is compared with."""
+"""Verbs for a better and a worse method, by baseline."""
 
 MAX_CLIENTS, ENDS = 30, 10
-"""Clients that a table has at most; of more, it has so many with the least gains, and as many with the largest."""
+"""Maximum number of clients in a table; of more, it shows the `ENDS` lowest and the `ENDS` highest gains."""
 
 MAX_LEFT_OUT, MAX_WORDS = 10, 12
 """Runs and clients in no pair that a table's notes name (files name all), and verdicts written out after a table."""
@@ -66,24 +66,11 @@ rows (``source``); ``p_corrected`` is Holm's for all comparisons, and gives the 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a set of runs says of the clients' gains.
+    """The clients' gains in a set of runs.
 
-    Parameters
-    ----------
-    baseline : str
-        What methods are compared with: `LOCAL`, or where there is none `POOLED`.
-    measure : str
-        What is compared.
-    gains : DataFrame
-        By method, then by client, with `COLUMNS`; NaN is what is not known.
-    sentences : dict
-        One a method.
-    standing : list of MethodImpact
-        The methods and what they are compared with, by the gain of the mean over clients, the largest first.
-    left_out : tuple of str
-        Runs and clients that are in no pair, each with the reason.
-    notes : tuple of str
-        How all of it was computed.
+    `gains` has `COLUMNS` and a row for each method and client, NaN where unknown; `sentences` sum up each method.
+    `standing` has the methods and the baseline, the largest mean gain first, `left_out` the runs and clients without a
+    pair and the reason, `notes` how everything was computed.
     """
 
     baseline: str
@@ -95,7 +82,7 @@ class Answer:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
+        """Return the answer as values that JSON can represent."""
         facts = {name: value for name, value in vars(self).items() if name != "standing"}
         means = {one.method: asdict(one.impact.gain) for one in self.standing if one.method in self.sentences}
         gains = self.gains.to_dict("records")
@@ -103,19 +90,9 @@ class Answer:
 
 
 def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
-    """Compare the runs of each method with those of training alone; None without such a run, or without others.
+    """Compare the runs of each method with baseline runs; None if either kind is missing.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Of any number of methods and seeds, at least one.
-    measure : Measure
-        What is compared.
-
-    Raises
-    ------
-    ConfigError
-        No client of any run has the measure.
+    Raises ConfigError if no client of any run has the measure.
     """
     found = paired(runs)
     if found is None:

@@ -1,4 +1,4 @@
-"""What a method does to all clients of a federation together: the mean gain, who is harmed, and how the worst off fare.
+"""Effect of a method on all clients: the mean gain, the share of harmed clients, and the gain of the worst off.
 
 Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
 """
@@ -23,36 +23,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HARM = 0.01
-"""A client is harmed where it loses more than this."""
+"""A client is harmed if it loses more than this fraction."""
 
 ROUNDING = 1e-9
-"""By so much two fractions may differ from one that is written in decimals."""
+"""Tolerance for rounding when fractions are compared."""
 
 TENTH = 0.1
-"""The part of the clients, at least one, that gains least: the worst off."""
+"""The worst off: this share of the clients, at least one, with the lowest gain."""
 
 
 MEANS = {key: Measure(key, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
-"""What is told of a method's runs beside its impact: means over clients, then over runs."""
+"""Measures shown in addition to the impact: means over clients, then over runs."""
 
 
 @dataclass(frozen=True)
 class Impact:
-    """What a method does to the clients.
+    """Effect of a method on the clients; all values are means over seeds.
 
-    Parameters
-    ----------
-    gain : Estimate
-        The mean over clients, then over seeds. The interval is Student's t over seeds; of one seed, or where all are
-        equal, there is none.
-    harmed : float
-        The share of clients that lose more than `HARM`, the mean over seeds.
-    worst : float
-        The mean gain of the worst-off `TENTH` of the clients, the mean over seeds.
-    clients : mapping of int to float
-        The mean gain over seeds, by client id.
-    seeds : int
-        How many there are.
+    `gain` is the mean over clients; its interval is Student's t over seeds, unknown for one seed or equal gains.
+    `harmed` is the share of clients that lose more than `HARM`, `worst` the mean gain of the worst-off `TENTH`, and
+    `clients` the gain by client id.
     """
 
     gain: Estimate
@@ -63,7 +53,7 @@ class Impact:
 
     @classmethod
     def of(cls, gains: Sequence[Mapping[int, float]]) -> "Impact":
-        """Return the impact of gains by client, a mapping for each seed, each of one client or more.
+        """Return the impact of gains by client id, one non-empty mapping for each seed.
 
         Examples
         --------
@@ -87,13 +77,13 @@ class Impact:
 
     @property
     def shown(self) -> bool:
-        """Whether the interval of the mean gain leaves out 0."""
+        """Whether the interval of the mean gain excludes 0."""
         return self.gain.low > 0 or self.gain.high < 0
 
 
 @dataclass(frozen=True)
 class MethodImpact:
-    """A method among others, as `simulations.reports.runs.group_runs` labels it: its impact, and its paired runs."""
+    """A method, as `group_runs` labels it, its impact and its paired runs."""
 
     method: str
     impact: Impact
@@ -101,7 +91,7 @@ class MethodImpact:
 
     @property
     def payload(self) -> float:
-        """Bytes of a run, of all clients, up and down."""
+        """Mean bytes of a run, over all clients, up and down."""
         return fmean(run.summary["bytes_up"] + run.summary["bytes_down"] for run in self.runs)
 
     def to_json(self) -> dict[str, Any]:
@@ -119,14 +109,9 @@ class MethodImpact:
 
 
 def standings(found: Pairing, values: "pd.DataFrame") -> list[MethodImpact]:
-    """Return the methods of paired runs by their mean gain, the largest first, with what they are compared with.
+    """Return the methods, including the baseline, by mean gain, the largest first.
 
-    Parameters
-    ----------
-    found : Pairing
-        Of runs of any number of methods and seeds.
-    values : DataFrame
-        What `Pairing.values` has of the clients that were measured in both runs.
+    `values` are the rows of `Pairing.values` for clients measured in both runs.
     """
     standing = []
     for method, own in values.groupby("method", sort=False):
@@ -136,7 +121,7 @@ def standings(found: Pairing, values: "pd.DataFrame") -> list[MethodImpact]:
 
 
 def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> Table:
-    """Return a row a method, from the largest mean gain to the least."""
+    """Return a table of the methods, the largest mean gain first."""
     columns: dict[str, Callable[[dict[str, Any]], str | None]] = {
         "method": itemgetter("method"),
         "gain (95 %)": lambda row: with_interval(Estimate(**row["gain"])),

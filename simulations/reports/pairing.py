@@ -1,4 +1,4 @@
-"""Which runs are compared with which: each with the run of training alone on the same rows and seed."""
+"""Pair each run with the run of local training on the same rows and seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,31 +15,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOCAL = "local"
-"""What others are compared with: the algorithm in which each client trains by itself."""
+"""The algorithm in which each client trains alone, and with which others are compared."""
 
 BASELINES = (LOCAL, POOLED)
-"""What methods are compared with: the first of which there is a run."""
+"""Algorithms to compare with, by preference: the first one that has a run is used."""
 
 WAYS = {"data-dir", "normalize", "augment", "pooled"}
-"""Keys of the data that do not say which rows a client has, or what is in them."""
+"""Data keys that change neither which rows a client has nor their content."""
 
 SAME = ("seed", "clients", *sorted({*DATA_KEYS} - WAYS))
-"""Keys in which two runs must agree to be paired."""
+"""Keys that must be equal in two runs to pair them."""
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Runs and what they are compared with.
+    """Runs, each paired with a run of the baseline, which is one of `BASELINES`.
 
-    Parameters
-    ----------
-    baseline : str
-        One of `BASELINES`.
-    pairs : mapping of str to list of (Run, Run)
-        By method, as `group_runs` labels it: each run, and that of the baseline. The baseline's own are the last, each
-        beside itself.
-    left_out : tuple of str
-        Runs that are in no pair, each with the reason.
+    `pairs` has (run, baseline run) by method, as `group_runs` labels it; last are the baseline's runs, each paired with
+    itself. `left_out` names the runs without a pair, each with the reason.
     """
 
     baseline: str
@@ -47,9 +40,9 @@ class Pairing:
     left_out: tuple[str, ...]
 
     def values(self, measure: Measure) -> "pd.DataFrame":
-        """Return a row for each pair and client, with its final ``value`` and the ``baseline``'s; NaN: it has none.
+        """Return a row for each pair and client: its final ``value`` and that of the ``baseline``, NaN if not measured.
 
-        ``rows`` are its test rows, ``lacking`` is the run in which it was not measured.
+        ``rows`` is the number of its test rows; ``lacking`` names the run without a value.
         """
         import pandas as pd
 
@@ -66,7 +59,7 @@ class Pairing:
 
 
 def paired(runs: Sequence[Run]) -> Pairing | None:
-    """Pair the runs of each method with those of training alone; None without such a run, or without others."""
+    """Pair the runs of each method with baseline runs; None if either kind is missing."""
     groups = group_runs(runs)
     baseline = next((name for name in BASELINES if any(method_of(run) == name for run in runs)), None)
     others = [group for group in groups if method_of(group.runs[0]) != baseline]
@@ -90,7 +83,7 @@ def paired(runs: Sequence[Run]) -> Pairing | None:
 
 
 def run_label(run: Run) -> str:
-    """Return a run's method and folder: in several sweeps folders have the same names."""
+    """Return a run's method and folder name; folder names alone repeat across sweeps."""
     return f"{method_of(run)} {run.name}"
 
 
@@ -100,7 +93,7 @@ def _defaults() -> dict[str, Value]:
 
 
 def _setting(run: Run, key: str) -> Value | None:
-    """Return a key's value; a run that is older than the key has its default."""
+    """Return a key's value, or its default if the run is older than the key."""
     return run.summary["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
 
 
@@ -110,10 +103,7 @@ def _unfinished(run: Run) -> str:
 
 
 def _partner(run: Run, bases: Sequence[Run], baseline: str) -> Run | str:
-    """Return the run to pair a run with, or why there is none.
-
-    Of several, it is the one with the most other settings in common.
-    """
+    """Return the baseline run with the most settings in common, or why none can be paired."""
     bases = [base for base in bases if _setting(base, "seed") == _setting(run, "seed")] or bases
     unlike = {base.folder: _unlike(run, base) for base in bases}
     fitting = [base for base in bases if not unlike[base.folder]]
@@ -126,14 +116,14 @@ def _partner(run: Run, bases: Sequence[Run], baseline: str) -> Run | str:
 
 
 def _unlike(run: Run, base: Run) -> list[str]:
-    """Return in what two runs cannot be paired: each key with both values."""
+    """Return the differences that prevent pairing two runs: each key with both values."""
     both = {key: (_setting(run, key), _setting(base, key)) for key in SAME}
     found = [f"{key} ({one} / {other})" for key, (one, other) in both.items() if one != other]
     return found or _unlike_rows(run, base)
 
 
 def _unlike_rows(run: Run, base: Run) -> list[str]:
-    """Return in what the rows of two runs differ, as far as ``clients.json`` tells."""
+    """Return the first difference in the clients' numbers of rows, by ``clients.json``."""
     for one in (run, base):
         if not one.clients or any(client["test"] is None for client in one.clients):
             return [f"clients.json ({run_label(one)} does not say how many test rows its clients have)"]
@@ -147,6 +137,6 @@ def _unlike_rows(run: Run, base: Run) -> list[str]:
 
 
 def _other_settings(run: Run, base: Run) -> int:
-    """Return in how many settings two runs differ, those of one algorithm left out."""
+    """Return the number of settings that differ, except those of one algorithm only."""
     keys = {key for key in run.config.keys() | base.config.keys() if "." not in key and key not in INCIDENTAL}
     return sum(_setting(run, key) != _setting(base, key) for key in keys)

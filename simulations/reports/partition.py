@@ -1,4 +1,4 @@
-"""Which client gets which rows under a run config, counted before anybody trains: what ``hetfl partition`` shows."""
+"""Number of rows of each client under a run config, counted without training, for ``hetfl partition``."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,38 +17,22 @@ from hetfl_flwr.wire.naming import distinct
 from simulations.reports.terminal import cells_table
 
 MAX_CLASSES = 20
-"""Up to so many classes each one is a column of the table; beyond, the `FREQUENT` most frequent are named."""
+"""With more classes than this, the table names the `FREQUENT` most frequent ones instead of a column for each."""
 FREQUENT = 4
 LONGEST_CLASS = 24
-"""Letters of a class's name in a column of the table."""
+"""Maximum number of characters of a class name in a column heading."""
 KINDS = ["training", "validation", "test", "public"]
-"""What the rows of a client are for; the public ones are training rows, too."""
+"""Uses of a client's rows; public rows are also training rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Who gets which rows, counted.
+    """Numbers of rows of each client.
 
-    Parameters
-    ----------
-    title : str
-        What is split, and how.
-    shares : DataFrame
-        A row a client: its ``domain``, how many rows it has of each of `KINDS`, and its ``name``, as no other one has
-        it, or "".
-    counts : DataFrame
-        Training rows, a row a client and a column a class by name, those of the first data set first. NaN stands for a
-        class that the client's data set has not.
-    own_tests : bool
-        Whether each client tests on rows of its own, not on the data set's whole test split.
-    rows : int
-        Those of all domains that have a client.
-    unused : int
-        How many of these no client has.
-    notes : tuple of str
-        What was done with the data that nobody has asked for.
-    facts : tuple of str
-        How the data were interpreted; see `hetfl_flwr.data.overview`.
+    `shares` has a row for each client: its ``domain``, its number of rows of each of `KINDS`, and its unique ``name``
+    or "". `counts` has its training rows by class, NaN for a class that its data set lacks. With `own_tests`, each
+    client tests on its own rows, not on the data set's whole test split. `rows` counts the rows of all domains with a
+    client, `unused` those that no client has. `notes` are warnings about the data, `facts` how they were interpreted.
     """
 
     title: str
@@ -61,7 +45,7 @@ class Split:
     facts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it; a client's ``histogram`` has the classes of its own data set."""
+        """Return values that JSON can represent; a client's ``histogram`` has the classes of its own data set."""
         shares = self.shares.reset_index(names="client").to_dict("records")
         for share, (_, row) in zip(shares, self.counts.iterrows(), strict=True):
             own = row.dropna().astype(int)
@@ -70,17 +54,9 @@ class Split:
 
 
 def load_split(config: RunConfig) -> Split:
-    """Count the rows of every client that a run config asks for: its own, also where it trains on those of all.
+    """Count the rows of each client of a config with at least one client; with ``pooled`` too, only its own rows.
 
-    Parameters
-    ----------
-    config : RunConfig
-        Its ``clients`` is 1 or more.
-
-    Raises
-    ------
-    HetflError
-        If the data cannot be read, or shared out as asked.
+    Raises HetflError if the data cannot be read or partitioned.
     """
     config = config.with_data()
     labels = domain_labels(data_sets(config.dataset, config.reading))

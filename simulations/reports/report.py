@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from simulations.reports.partition import Split
 
 MAX_SAID, MAX_FAILURES = 50, 100
-"""Lines of what was done with the data, and rows of failures."""
+"""Maximum number of notes on the data, and of rows of failures."""
 
 MAX_NAMES = 5
-"""Of algorithms, in the title."""
+"""Maximum number of algorithms in the title."""
 
 
 def write_report(folders: Sequence[Path | str], path: Path | str = "report.html") -> Path:
@@ -74,13 +74,7 @@ def write_report(folders: Sequence[Path | str], path: Path | str = "report.html"
 
 
 def report_page(runs: Sequence[Run]) -> str:
-    """Return the page that `write_report` writes.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run.
-    """
+    """Return the HTML page of runs; raises RunFolderError if there is no run."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
     groups, several = group_runs(runs), len(runs) > 1
@@ -114,7 +108,7 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return whether federation helps: a sentence a method, a picture, and tables; or None."""
+    """Return a sentence for each method, a picture and tables of its gains; None if nothing can be compared."""
     found = answer(runs)
     if found is None:
         return None
@@ -141,7 +135,7 @@ def _pictures(runs: Sequence[Run], titles: Mapping[Path, str]) -> list[dict[str,
 
 
 def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
-    """Return a picture as a data URI, and a text in its place."""
+    """Return a picture as a data URI, with its alternative text."""
     from matplotlib import style
 
     file = BytesIO()
@@ -152,7 +146,7 @@ def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
 
 
 def _part(run: Run, title: str) -> dict[str, Any]:
-    """Return all that is told of one run."""
+    """Return the section of one run."""
     shown = run.summary
     state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     made = [*shown.get("earlier_versions", []), shown["versions"]]
@@ -171,7 +165,7 @@ def _part(run: Run, title: str) -> dict[str, Any]:
 
 
 def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
-    """Yield the recall of each class, the lowest first, a row a client; nothing if none is known."""
+    """Yield a table of each client's recall by class, the lowest first, if any is known."""
 
     def recalls(client: ClientRecord) -> str:
         never = client.get("unpredicted") or ()
@@ -186,7 +180,7 @@ def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
 
 
 def _failures(run: Run) -> Iterator[Table]:
-    """Yield the failures and refused uploads, those for one reason in one row; nothing if there are none."""
+    """Yield a table of failures and refused uploads, grouped by reason, if there are any."""
     rows = [
         (record.round, failure.client_id, failure.stage, " ".join(failure.reason.split()))
         for record in run.rounds
@@ -204,7 +198,7 @@ def _failures(run: Run) -> Iterator[Table]:
 
 
 def spans(rounds: Sequence[int]) -> str:
-    """Write ascending numbers with those that follow one another as spans.
+    """Return ascending numbers as text, with consecutive ones as spans.
 
     Examples
     --------
@@ -217,7 +211,7 @@ def spans(rounds: Sequence[int]) -> str:
 
 
 def _settings(run: Run, changed: Sequence[str], defaults: Mapping[str, Value]) -> Table:
-    """Return the keys of a run that have another value than by default."""
+    """Return a table of the config keys that differ from their defaults."""
     columns = {
         "key": lambda key: key,
         "value": lambda key: _value(run.config[key]),
@@ -232,7 +226,7 @@ def _defaults(algorithm: str) -> dict[str, Value]:
     from hetfl_flwr.methods import find
 
     defaults = RunConfig().to_flat()
-    with suppress(ConfigError):  # a package that is not here
+    with suppress(ConfigError):  # its package is not installed
         defaults |= {f"{algorithm}.{key}": value for key, value in find(algorithm).defaults.items()}
     return defaults
 
@@ -242,7 +236,7 @@ def _value(value: Value) -> str:
 
 
 def _split(run: Run) -> Split | str:
-    """Return who had which rows, or why that is not known any more."""
+    """Return the partition of the rows, or why it cannot be computed any more."""
     from hetfl_flwr.methods import resolve
     from simulations.reports.partition import load_split
 

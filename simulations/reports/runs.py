@@ -45,7 +45,7 @@ INCIDENTAL = {
     *("seed", "data-dir", "output-dir", "state-dir", "state-keep", "device", "threads", "checkpoint-every", "resume"),
     *("accept-loss", "round-timeout", "track", "costs", "callbacks", "keep-uploads"),
 }
-"""Config keys in which runs of the same settings may differ."""
+"""Config keys that may differ between runs of the same settings."""
 
 
 _Settings = TypedDict(
@@ -64,11 +64,11 @@ _CONFIG = TypeAdapter(_Settings)
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder, read.
+    """The content of one run folder.
 
-    `config` is flat (``fedhe.alpha``), `rounds` ascend, and `clients` are ordered by partition. Where ``summary.json``
-    or ``clients.json`` is missing, since the run is going on or was killed, `summary` or `clients` have what the rounds
-    tell. `damage` says which lines of ``rounds.jsonl`` are left out, and why.
+    `config` is flat (``fedhe.alpha``), `rounds` ascend, and `clients` are ordered by partition. If ``summary.json`` or
+    ``clients.json`` is missing because the run is going on or was killed, `summary` or `clients` are computed from the
+    rounds. `damage` says which lines of ``rounds.jsonl`` were skipped, and why.
     """
 
     folder: Path
@@ -82,32 +82,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed, and the name that tells them from the other groups."""
+    """Runs that differ only in their seed, with a label that no other group has."""
 
     label: str
     runs: tuple[Run, ...]
 
     def values(self, key: str) -> list[Any]:
-        """Return one figure of each run's ``summary.json``; None where it has none."""
+        """Return a value of each run's ``summary.json``, None if missing."""
         return [run.summary.get(key) for run in self.runs]
 
 
 def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
-    """Read a run folder, of a run that has ended, is still going on, or was killed.
+    """Read the folder of a run that has ended, is still going on, or was killed.
 
-    Parameters
-    ----------
-    folder : Path
-        A folder with ``config.toml`` and, as far as the run got, ``rounds.jsonl``, ``clients.json`` and
-        ``summary.json``. A damaged line of ``rounds.jsonl`` is left out, and `tell` is told; a last one that a kill cut
-        short, without a word.
-    tell : callable
-        What is given the line about damage, once all else has been read; by default it goes to standard error.
-
-    Raises
-    ------
-    RunFolderError
-        One line, for a folder that is missing or holds no run, or for a broken file.
+    Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and reported through `tell` after
+    everything else has been read; a last line that a kill cut short is skipped silently. Raises RunFolderError if the
+    folder is missing or holds no run, or if a file is broken.
     """
     config, damage = _load_config(folder), list[str]()
     rounds = read_rounds(folder, damage.append)
@@ -150,7 +140,7 @@ def _load_config(folder: Path) -> dict[str, Value]:
 
 
 def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
-    """Return what is known of the clients' accuracies: (round, client id, accuracy), by round."""
+    """Return the known accuracies of clients as (round, client id, accuracy), by round."""
     return [
         (record.round, int(key), accuracy)
         for record in rounds
@@ -160,24 +150,24 @@ def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
 
 
 def known(values: Iterable[float | None]) -> list[float]:
-    """Return the values that are there."""
+    """Return the values that are not None."""
     return [value for value in values if value is not None]
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are there; None where there is none."""
+    """Return the mean of the values that are not None; None if there are none."""
     return fmean(there) if (there := known(values)) else None
 
 
 def best_accuracy(run: Run) -> float | None:
-    """Return the highest mean accuracy of any evaluated round, or None where there is no such round."""
+    """Return the highest mean test accuracy of any round; None if no round was evaluated."""
     return max(known(record.accuracy for record in run.rounds), default=None)
 
 
 def selected_accuracy(run: Run) -> float | None:
-    """Return the mean accuracy of the round with the highest one on validation samples, of several the first.
+    """Return the mean test accuracy of the first round with the highest validation accuracy; None if no round has both.
 
-    None where no round has both. Unlike `best_accuracy`, it does not choose by the test samples that it is of.
+    Unlike `best_accuracy`, it does not choose the round by the test samples.
     """
     validated = [one for one in run.rounds if None not in (one.validation_accuracy, one.accuracy)]
     best = max(validated, key=lambda one: one.validation_accuracy or 0.0, default=None)
@@ -185,18 +175,18 @@ def selected_accuracy(run: Run) -> float | None:
 
 
 def spent(run: Run, target: float, what: Literal["payload", "clock"]) -> float | None:
-    """Return what a run had spent when its mean accuracy reached `target`; None for never, or without a clock.
+    """Return the payload bytes (up + down) or simulated seconds until the mean accuracy reached `target`.
 
-    That is payload bytes (up + down), or simulated seconds.
+    None if the run never reached it or has no clock.
     """
     reached = curve(run).query("accuracy >= @target")[what].dropna()
     return None if reached.empty else float(reached.iloc[0])
 
 
 def curve(run: Run) -> "pd.DataFrame":
-    """Return a row a ``round`` of a run that was evaluated, with its ``accuracy``.
+    """Return a row for each evaluated ``round`` with its ``accuracy``.
 
-    ``payload`` has the bytes (up + down) sent until then, ``clock`` simulated seconds, NaN in a run without a clock.
+    ``payload`` is the bytes (up + down) sent so far, ``clock`` the simulated seconds, NaN in a run without a clock.
     """
     import pandas as pd
 
@@ -206,15 +196,14 @@ def curve(run: Run) -> "pd.DataFrame":
 
 
 def method_of(run: Run) -> str:
-    """Return what people call a run's method: its algorithm, or `POOLED` where all data were in one place."""
+    """Return the method of a run: its algorithm, or `POOLED` if each client trained on the data of all."""
     return POOLED if run.config.get("pooled") is True else str(run.config["algorithm"])
 
 
 def run_folders(named: Iterable[Path]) -> list[Path]:
-    """Return run folders: those named, and in the place of a folder that is none all that lie in it, by name.
+    """Return the run folders at or below the named folders, without duplicates, sorted by name within each.
 
-    So the folder of a sweep stands for its runs, and that of ``hetfl reproduce`` for those of its tables. A folder that
-    is there twice counts once; one without any run is returned, for `load_run` to say so.
+    So the folder of a sweep stands for its runs. A folder without any run is returned too: `load_run` reports it.
     """
     found: dict[Path, Path] = {}
     for folder in named:
@@ -224,7 +213,7 @@ def run_folders(named: Iterable[Path]) -> list[Path]:
 
 
 def _inner(folder: Path) -> list[Path]:
-    """Return the run folders below a folder, or itself; what a run keeps in its own folder is none."""
+    """Return the run folders at or below a folder; folders inside a run folder are not searched."""
     inner = []
     for place, folders, files in os.walk(folder):
         if {CONFIG_FILE, ROUNDS_FILE} & {*files}:  # what one lacks, `load_run` says
@@ -236,7 +225,7 @@ def _inner(folder: Path) -> list[Path]:
 
 
 def _parts(path: Path) -> list[str]:
-    """Return the parts of a path by which ``seed=10`` comes after ``seed=9``."""
+    """Split a path at its numbers, so that ``seed=10`` sorts after ``seed=9``."""
     return re.split(r"(\d+)", str(path))
 
 
@@ -244,11 +233,11 @@ FIGURES = (
     *("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority", "global_accuracy", "acc", "bwt", "fwt"),
     *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
 )
-"""What is told of a run among others."""
+"""Values of ``summary.json`` that are compared between runs."""
 
 
 def differences(runs: Sequence[Run]) -> list[dict[str, object]]:
-    """Return a row a run: its name, the config keys in which the runs differ, and its `FIGURES`."""
+    """Return a row for each run: its name, the config keys in which the runs differ, and its `FIGURES`."""
     keys = dict.fromkeys(key for run in runs for key in run.config if key not in INCIDENTAL or key == "seed")
     differing = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
     return [
@@ -260,16 +249,11 @@ def differences(runs: Sequence[Run]) -> list[dict[str, object]]:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Put runs of the same settings and other seeds together, in the order given.
+    """Group runs that differ only in their seed, in the order given; raises RunFolderError if there is no run.
 
-    Where a seed comes up again, runs of one folder, such as a sweep's, are a group: counted twice, a seed would make
-    the deviation smaller. Groups of the same algorithm carry in their label the settings in which they differ, or else
-    the folders.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run.
+    If a seed repeats, runs are grouped by parent folder, such as a sweep's: a seed counted twice would make the
+    standard deviation too small. Labels of groups of one algorithm name the settings in which they differ, or else the
+    folders.
     """
     if not runs:
         raise RunFolderError("no run to compare; name at least one run folder")
@@ -288,7 +272,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def _apart(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return runs of the same settings as groups in none of which a seed comes up twice."""
+    """Split runs of the same settings into groups in which no seed repeats."""
     seeds = [run.summary["seed"] for run in runs]
     if len(set(seeds)) == len(seeds):
         return [list(runs)]
@@ -307,7 +291,7 @@ def _settings(run: Run) -> dict[str, Value]:
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
-    """Return a run's method, with the settings in which the other runs of that method differ from it."""
+    """Return a run's method with the settings in which it differs from other runs of that method."""
     own, peers = _settings(run), [_settings(other) for other in others if method_of(other) == method_of(run)]
     differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
     options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
@@ -315,7 +299,7 @@ def _label(run: Run, others: Sequence[Run]) -> str:
 
 
 def _place(group: Sequence[Run], homes: Sequence[Path]) -> str:
-    """Return the part of the path that tells the folder of a run, or of runs of several seeds, from those of others."""
+    """Return the part of a group's path that differs from the paths of the other groups."""
     own = _home(group)
     return os.path.relpath(own, os.path.commonpath(homes)) if homes.count(own) == 1 else group[0].name
 

@@ -39,13 +39,13 @@ UNEQUAL_KEYS = (
 
 
 def shared_terms(groups: Sequence[Group]) -> str:
-    """Return one line that says on what terms all groups stand: data set, clients, rounds, seeds."""
+    """Return one line of the data set, clients, rounds and seeds that all groups have in common."""
     common = {name: {term(group) for group in groups} for name, term in TERMS.items()}
     return ", ".join(f"{name} {values.pop()}" for name, values in common.items() if len(values) == 1)
 
 
 def unequal_terms(groups: Sequence[Group]) -> str | None:
-    """Return one line that says in what the groups cannot be compared fairly: what was learnt, by whom, with what."""
+    """Return one line that names the settings in which groups differ and which make a comparison unfair."""
     found = {name: list(dict.fromkeys(map(TERMS[name], groups))) for name in ("dataset", "clients", "seed")}
     for key in UNEQUAL_KEYS:
         values = (group.runs[0].config.get(key) for group in groups)
@@ -56,7 +56,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 
 def summary_table(run: Run) -> Table:
     """Return the figures of one run, one a row, with the reasons of the first failures."""
-    shown, (best, chosen) = run.summary, best_of([run])
+    shown, (best, best_note, chosen) = run.summary, best_of([run])
     facts = {
         "algorithm": shown["algorithm"],
         "dataset": shown["dataset"],
@@ -87,58 +87,45 @@ def summary_table(run: Run) -> Table:
     rows += [("", line) for line in first(failures, SHOWN_FAILURES, "and {:,} more in rounds.jsonl")]
     rows += [("note", note) for note in notes(run)]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
-    below = [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]
+    below = [best_note, f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]
     table = table_of(run.name, columns, rows, words={"value"}, whole={"figure"}, notes=below)
     table.show_header, table.columns[1].min_width = False, 40
     return table
 
 
 def _lowest(recall: Mapping[str, float]) -> str | None:
-    """Return the classes with the lowest recalls, of few all; None where there is none."""
+    """Return the classes with the lowest recall, all if there are few; None if there are none."""
     ordered = sorted(recall.items(), key=lambda one: one[1])
     more = len(ordered) > SHOWN_CLASSES
     said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:SHOWN_CLASSES])
     return (f"{said} (the lowest {SHOWN_CLASSES} of {len(ordered)} classes)" if more else said) or None
 
 
-def best_of(runs: Sequence[Run]) -> tuple[str, Callable[[Run], float | None]]:
-    """Return the heading of a column of best accuracies, and what goes into it.
+def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None]]:
+    """Return the heading of the column of best rounds, a note that explains it, and the function that fills it.
 
-    The best round is chosen by validation samples where all runs have them, else by the test samples themselves, as the
-    heading says.
+    The best round is chosen by validation accuracy if all runs have it, else by test accuracy.
     """
     found = [selected_accuracy(run) for run in runs if best_accuracy(run) is not None]
-    return ("best test %", best_accuracy) if not found or None in found else ("best by validation %", selected_accuracy)
+    if found and None not in found:
+        note = "Best round: mean test accuracy of the round with the highest mean validation accuracy."
+        return "best round %", note, selected_accuracy
+    note = "Best round by test: the highest mean test accuracy of any round; too high, since chosen on the test set."
+    return "best round by test %", note, best_accuracy
 
 
 def compare_table(runs: Sequence[Run], target: float | None = None, measure: Measure = ACCURACY) -> Table:
     """Return one row a run, or a row for the runs that differ in their seed alone.
 
-    Deviations over clients are of the whole population (0 for one client), those over seeds are of a sample
-    (n - 1). A row of several seeds shows means over them. Data set, clients, rounds and seed are columns
-    where rows differ in them; else they stand in the title, which keeps the table narrow.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        At least one.
-    target : float or None
-        Accuracy, a fraction in (0, 1], for the column of bytes sent until it was reached. None: 95 % of the
-        lowest best accuracy among the runs, so that each of them has reached it.
-    measure : Measure
-        Where it is another one than the accuracy, its mean over clients is a column.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run.
-    ConfigError
-        If `target` is out of range, or no client has the measure.
+    Standard deviations over clients are of the population (0 for one client), those over seeds of a sample (n - 1).
+    Data set, clients, rounds and seed are columns if the rows differ in them, else part of the title. `target` is an
+    accuracy in (0, 1]; by default 95 % of the lowest best accuracy, which every run has reached. A `measure` other than
+    accuracy gets a column of its own. Raises ConfigError if `target` is out of range or no client has the measure.
     """
     groups = group_runs(runs)
     check_measured([client for run in runs for client in run.clients], measure)
-    goal, (best, chosen) = _target(runs, target), best_of(runs)
-    to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
+    goal, (best, best_note, chosen) = _target(runs, target), best_of(runs)
+    to_goal = f"payload to reach {'target' if goal is None else f'{percent(goal)} %'}"
     to_clock = to_goal.replace("payload", "clock")
     columns: dict[str, Callable[[Group], str | None]] = {
         "algorithm": lambda group: group.label,
@@ -160,11 +147,13 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         "failed": lambda group: _listed(group.values("failures")),
         "epsilon": lambda group: f"{max(found):.3g}" if (found := known(group.values("epsilon"))) else None,
     }
-    chosen_goal = "" if target else ", 95 % of the lowest best accuracy; --target sets another"
-    below = [unequal_terms(groups)]
+    share = "95 % of the lowest best accuracy of these runs; --target sets another"
+    origin = "" if target else f" {percent(goal)} % is {share}."
+    below = [unequal_terms(groups), best_note]
     if goal:
         below.append(
-            f"{to_goal.capitalize()}: bytes sent until the mean accuracy first reached {percent(goal)} %{chosen_goal}."
+            f"{to_goal.capitalize()}: bytes up + down until the mean test accuracy first was {percent(goal)} % or more."
+            f"{origin}"
         )
         if any(_has_clock(group) for group in groups):
             below.append(f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine.")
@@ -190,7 +179,7 @@ def _has_clock(group: Group) -> bool:
 def _reached(
     group: Group, target: float | None, what: Literal["payload", "clock"], shown: Callable[[float], str]
 ) -> str | None:
-    """Return what runs had spent at a target on average; None without a target, or a clock to read it from."""
+    """Return the mean spent by the runs until they reached a target; None without a target or a clock."""
     if target is None or (what == "clock" and not _has_clock(group)):
         return None
     paid = known(spent(run, target, what) for run in group.runs)

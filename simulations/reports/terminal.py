@@ -35,21 +35,20 @@ QUALITIES = {
     "AUC": ("auc", "one class against the rest"),
     "maj.": ("majority", "accuracy of always predicting the most frequent class"),
 }
-"""Headings of the table of clients, the figures below them, and what these are."""
+"""Headings of the client table, with the key of each value and its meaning."""
 LINE_WIDTH = 160
-"""Characters of a line of a table in a file or a pipe."""
+"""Maximum line length of a table in a file or pipe."""
 WIDEST = 10_000
-"""Characters of a line that no table fills."""
+"""Line length that no table reaches."""
 FOLDED = 16
-"""Characters from which on a cell of words may be folded."""
+"""A cell of words may be wrapped at this width or more."""
 
 
 def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> Table:
-    """Return one row a client: name, model, samples, accuracy before and after, other figures, payload.
+    """Return a table of clients: name, model, samples, accuracy before and after, other measures, payload.
 
-    Accuracy and the other figures are on the client's own test set. The names are a column if any client has one.
-    Without names it fits into 100 characters a line, as long as models have names of at most ten. With ``most`` above 0
-    and more clients than that, it has those with the lowest accuracy.
+    All measures are on the client's own test set. With more clients than ``most``, it has those with the lowest
+    accuracy; 0 shows all. Without names it fits into 100 characters a line if model names have at most ten.
     """
     every = len(clients)
     if 0 < most < every:
@@ -101,9 +100,9 @@ def lines(table: Table, width: int = LINE_WIDTH) -> list[str]:
 
 
 def fitted(table: Table, console: Console) -> list[RenderableType]:
-    """Return a table as a console can show it: where it is too wide, in parts below each other.
+    """Return a table, split into parts below each other if it is too wide for the console.
 
-    No number is folded then. Each part begins with the first column, and with the one of names beside it.
+    So no number is wrapped. Each part repeats the first column, and a column of names after it.
     """
     numbers = any(column.no_wrap and column.justify == "right" for column in table.columns)
     if not numbers or _width(table, console).maximum <= console.width:
@@ -120,12 +119,12 @@ def fitted(table: Table, console: Console) -> list[RenderableType]:
 
 
 def _width(table: Table, console: Console) -> Measurement:
-    """Return how wide a table is at least and at most, however narrow the console."""
+    """Return the minimum and maximum width of a table, regardless of the console's."""
     return console.measure(table, options=console.options.update(max_width=WIDEST))
 
 
 def _narrowed(column: Column) -> Column:
-    """Return a column that is as narrow as its cells, as long as these may not be folded, and its heading allow."""
+    """Return a column as narrow as its unwrapped cells and the words of its heading allow."""
     header, cells = str(column.header), [cell_len(str(cell)) for cell in column.cells]
     widest = max(*cells, *map(cell_len, header.split()), 1)
     if not column.no_wrap:
@@ -134,7 +133,7 @@ def _narrowed(column: Column) -> Column:
 
 
 def _part(table: Table, columns: Sequence[Column]) -> Table:
-    """Return some columns of a table, without its title and its notes."""
+    """Return some columns of a table, without title and notes."""
     part = copy(table)
     part.title = part.caption = None
     part.columns = [replace(column, _index=place) for place, column in enumerate(columns)]
@@ -150,9 +149,9 @@ def table_of(
     whole: Container[str] = (),
     notes: Iterable[str | None],
 ) -> Table:
-    """Return a table of one row an item. A cell of None is a dash, and a column of nothing else is left out.
+    """Return a table with a row for each item; None is shown as a dash, and a column of None alone is left out.
 
-    Columns of `words` and `whole` stand at the left, all others at the right. Cells of `words` alone may be folded.
+    Columns in `words` and `whole` are left-aligned, others right-aligned; only cells of `words` may be wrapped.
     """
     rows = [{name: cell(item) for name, cell in columns.items()} for item in items]
     table = Table(
@@ -183,13 +182,13 @@ def cells_table(
     whole: Container[str] = (),
     notes: Iterable[str | None],
 ) -> Table:
-    """Return the table of a frame of texts, as `table_of`."""
+    """Return a table of a frame of texts; see `table_of`."""
     columns: dict[str, Callable[[Any], str]] = {str(name): itemgetter(name) for name in cells}
     return table_of(title, columns, cells.to_dict("records"), words=words, whole=whole, notes=notes)
 
 
 def first(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
-    """Return the first ones of many lines, and a line that says how many more there are.
+    """Return the first `most` lines, and a line with the number of the others.
 
     Examples
     --------
@@ -222,7 +221,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
     MEMORY: ("peak memory", byte_size),
     DEVICE_MEMORY: ("device memory", byte_size),
 }
-"""By the name of a cost, its heading, and how a figure is written."""
+"""Heading and format of each cost, by name."""
 
 
 def in_words(costs: Mapping[str, float]) -> str:

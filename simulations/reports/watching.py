@@ -18,7 +18,7 @@ from simulations.reports.runs import Run, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
 SHOWN = 5
-"""Failures that are shown, the newest ones."""
+"""Number of failures shown, the newest ones."""
 
 NAME_WIDTH, GAP = 16, 4
 """Characters of a name or model in a terminal, and between two blocks of clients beside each other."""
@@ -26,21 +26,14 @@ NAME_WIDTH, GAP = 16, 4
 Row = dict[str, Any]
 
 RECENT = 20
-"""Rounds by whose seconds the time that is left is estimated."""
+"""Number of the last rounds whose duration is used to estimate the time left."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run.
+    """The state of a run; `writer` is the process that writes its folder, "" if none.
 
-    Parameters
-    ----------
-    run : Run
-        The run, read from its folder.
-    writer : str
-        The process that writes it; empty: none.
-    failed : bool
-        Whether only clients with failures are listed.
+    With `failed`, only clients with failures are listed.
     """
 
     run: Run
@@ -49,12 +42,12 @@ class RunState:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended or was stopped: no process writes its folder."""
+        """Whether no process writes the run's folder: the run has ended or was stopped."""
         return not self.writer
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that is shown, as JSON; of clients first those that fail, then the late, then the worst."""
+        """Everything that is shown, as JSON; clients with failures first, then late ones, then the least accurate."""
         rounds, wanted = self.run.rounds, int(self.run.config["rounds"])
         done, reached = rounds[-1].round if rounds else 0, figures_of(rounds)
         recent = [one.seconds for one in rounds[-RECENT:] if one.round]
@@ -79,7 +72,7 @@ class RunState:
 
     @property
     def line(self) -> str:
-        """Its state in a line."""
+        """The state in one line."""
         facts = self.facts
         words = [f"{facts['run']}: round {facts['round']} of {facts['rounds']}"]
         words += [f"accuracy {percent(facts['accuracy'])} %"] if facts["accuracy"] is not None else []
@@ -93,8 +86,8 @@ class RunState:
     def shown(self, console: Console) -> Group:
         """Return the line, the writer, a summary of all clients, the newest failures, and a row for each client.
 
-        In a terminal there are as many rows as fit on one screen, in several blocks if it is wide, and the number of
-        the clients that are left out.
+        In a terminal, only as many rows as fit on the screen, side by side if it is wide, and the number of clients
+        that are left out.
         """
         facts = self.facts
         above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _summary(self._clients())]
@@ -140,7 +133,7 @@ class RunState:
 
 
 def _urgency(row: Row) -> tuple[float, ...]:
-    """Return a key by which clients that fail most come first, then those that were heard of least, then the worst."""
+    """Return a sort key: most failures first, then the oldest last round, then the lowest accuracy."""
     late = -1 if row["last_round"] is None else row["last_round"]
     return -row["failures"], late, 1 if row["accuracy"] is None else row["accuracy"], row["client"]
 
@@ -161,12 +154,12 @@ def _client_table(clients: Sequence[Row]) -> Table:
 
 
 def _short(text: str | None) -> str | None:
-    """Return a text that fits a column of a terminal."""
+    """Return a text cut to `NAME_WIDTH` characters."""
     return text if text is None or len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 1]}\u2026"
 
 
 def _summary(clients: Sequence[Row]) -> str:
-    """Return a line on all clients together."""
+    """Return one line that summarizes all clients."""
     known = [one["accuracy"] for one in clients if one["accuracy"] is not None]
     failing = sum(one["failures"] > 0 for one in clients)
     newest = max((one["last_round"] or 0 for one in clients), default=0)
@@ -179,6 +172,6 @@ def _summary(clients: Sequence[Row]) -> str:
 
 
 def standing(folder: Path, *, failed: bool = False) -> RunState:
-    """Read a run folder as it stands; raises as `simulations.reports.runs.load_run`."""
+    """Read the current state of a run folder; raises the same errors as `load_run`."""
     writer = writer_of(folder)  # first: a run that ends in between was running
     return RunState(load_run(folder, tell=lambda line: None), writer, failed)

@@ -159,10 +159,11 @@ def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, 
     folder = run_federation(make_config(algorithm="local", models="mlp", rounds=1))
     run = replace(load_run(folder), rounds=rounds)
     assert selected_accuracy(run) == 0.5
-    assert best_of([run]) == ("best by validation %", selected_accuracy)
+    heading, _, chosen = best_of([run])
+    assert (heading, chosen) == ("best round %", selected_accuracy)
     silent = replace(run, rounds=[replace(entry, validation_accuracy=None) for entry in rounds])
-    heading, chosen = best_of([run, silent])
-    assert (heading, chosen(silent)) == ("best test %", 0.9)
+    heading, _, chosen = best_of([run, silent])
+    assert (heading, chosen(silent)) == ("best round by test %", 0.9)
 
 
 @pytest.mark.parametrize(

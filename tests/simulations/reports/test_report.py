@@ -89,18 +89,18 @@ def test_compare_unequal_runs(tmp_path):
         "seed": "0",
         "accuracy %": "80.0 ± 10.0",
         "global %": "75.0",
-        "best test %": "80.0",
+        "best round by test %": "80.0",
         "payload": "600 bytes",
         "wire": "6.0 kB",
-        "payload to 38.0 %": "200 bytes",
+        "payload to reach 38.0 %": "200 bytes",
         "seconds": "6.0",
         "failed": "0",
     }
     assert (second["algorithm"], second["rounds"], second["global %"]) == ("local", "1 of 3", "-")
-    assert (second["payload"], second["payload to 38.0 %"]) == ("0 bytes", "0 bytes")
+    assert (second["payload"], second["payload to reach 38.0 %"]) == ("0 bytes", "0 bytes")
     assert str(table.title) == "clients 2"
     assert "dataset (digits / mnist), seed (0 / 4)" in str(table.caption)
-    assert [row["payload to 70.0 %"] for row in rows(compare_table([one, other], 0.7))] == ["600 bytes", "never"]
+    assert [row["payload to reach 70.0 %"] for row in rows(compare_table([one, other], 0.7))] == ["600 bytes", "never"]
 
 
 def test_seeds_are_grouped(tmp_path):
@@ -113,8 +113,8 @@ def test_seeds_are_grouped(tmp_path):
     table = compare_table(runs, target=0.75)
     (row,) = rows(table)
     assert str(table.title) == "dataset digits, clients 2, rounds 3, seed 0, 1"
-    assert (row["accuracy %"], row["± seeds %"], row["best test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
-    assert (row["payload"], row["payload to 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
+    assert (row["accuracy %"], row["± seeds %"], row["best round by test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
+    assert (row["payload"], row["payload to reach 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
     assert "Not on equal terms" not in str(table.caption)
 
 
