@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 
 from hetfl_flwr.errors import RunFolderError
 from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.outcome import Outcome, Ranking
-from simulations.studies.reproduce.recipe import Cell, Recipe
+from simulations.studies.reproduce.recipe import GAIN, Cell, Recipe
 from simulations.studies.reproduce.records import Record
 
 RESULTS = "results"
@@ -31,6 +32,9 @@ CHOSEN = {
 }
 """What a section says of how its recipe's reading was chosen."""
 
+UNTUNED = "gain, not tuned"
+"""The measure of a tuned row that is of its method without tuning."""
+
 QUICK = " (quick, not the paper's setting)"
 """What each line of a table of the quick variant says."""
 
@@ -44,9 +48,10 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         tables = [_grid(recipe, found, lambda one: one.cell.column, found[0].label, seeds=False)]
     else:
         columns = dict.fromkeys(one.cell.column for one in found if one.ours)
-        those = {column: [one for one in found if one.cell.column == column] for column in columns}
+        those = {column: merged([one for one in found if one.cell.column == column]) for column in columns}
         tables = [_grid(recipe, several, lambda one: one.label, column) for column, several in those.items()]
-    legend = "Mean ± deviation over the seeds"
+    legend = f"Rows have tuned settings; '{UNTUNED}' is with the others. " * bool(recipe.tuned)
+    legend += "Mean ± deviation over the seeds"
     legend += "; in brackets the paper's figure" * any(one.paper is not None for one in found)
     legend += ", bold where our 95 % interval (Student's t) holds it" * any(one.within is not None for one in found)
     paragraphs = [
@@ -61,6 +66,24 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         *more,
     ]
     return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def merged(found: Sequence[Outcome]) -> list[Outcome]:
+    """Return a column's figures with one row a method: its tuned figures, and its gain without tuning."""
+    rows = {one.cell.tuned.row: one.cell.row for one in found if not one.cell.trials}
+    tuned = {rows[one.cell.row] for one in found if one.cell.trials and one.ours}
+    gains = {one.cell.row: one for one in found if one.measure == GAIN}
+    left = list[Outcome]()
+    for one in found:
+        row = rows[one.cell.row] if one.cell.trials else one.cell.row
+        if row in tuned and one.cell.trials:
+            named = one.cell.model_copy(update={"row": row})
+            if one.measure == GAIN and row in gains:
+                left.append(replace(gains[row], measure=UNTUNED))
+            left.append(replace(one, cell=named))
+        elif row not in tuned:
+            left.append(one)
+    return left
 
 
 def differences_as_markdown(recipe: Recipe, found: Sequence[Outcome], rise: tuple[float, str] | None) -> str:

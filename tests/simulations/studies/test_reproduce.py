@@ -16,7 +16,7 @@ from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, last_rise, outcomes, ranking
-from simulations.studies.reproduce.page import collect, counted, differences_as_markdown, markdown, section
+from simulations.studies.reproduce.page import collect, counted, differences_as_markdown, markdown, merged, section
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, course_name, measured
@@ -480,6 +480,20 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
     assert again
     assert "tuning" not in said
     assert not (folder / "runs").exists()
+
+
+def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
+    """B was not tuned, so its own figures stay."""
+    plain, tuned = Cell(row="A", column="", settings={}, paper={}), {"trials": 4}
+    cells = [plain, plain.tuned.model_copy(update=tuned), Cell(row="B", column="", settings={}, paper={})]
+    found = [
+        Outcome(cell, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
+        for value, cell in enumerate(cells)
+        for measure in ("accuracy", "gain")
+    ]
+    shown = [(one.cell.row, one.measure, one.mean) for one in merged(found)]
+    of_a = [("A", "accuracy", 1), ("A", "gain, not tuned", 10), ("A", "gain", 11)]
+    assert shown == [*of_a, ("B", "accuracy", 2), ("B", "gain", 12)]
 
 
 def ranked(values):
