@@ -1,4 +1,4 @@
-"""Studies of several runs: jobs, sweeps, tuning, reproductions; and of the uploads of one: `audit`, `accounting`.
+"""Studies of many runs: jobs, sweeps, tuning and reproductions; and of one run's uploads: `audit`, `accounting`.
 
-Independent of how a single run is executed.
+They do not depend on how a single run is executed.
 """

@@ -1,6 +1,5 @@
-"""Audit of uploads: attacks of an honest-but-curious server, and how much they find.
+"""Audit of uploads: attacks of an honest-but-curious server, and how much they reveal.
 
-`subject` is one client under attack, `readings` what its payload is to an attacker, and `imitation` how an attacker
-trains and sends as a client does. `membership`, `labels` and `pictures` are the attacks, `measures` says what they have
-found, and `report` runs all that fit and writes the findings down.
+`subject` is the client under attack, `readings` how its payload is read, and `imitation` how clients are imitated. The
+attacks are `membership`, `labels` and `pictures`; `measures` has their findings, and `report` runs them all.
 """

@@ -1,4 +1,4 @@
-"""How an attacker imitates clients: how they train, and how what they have learnt is clipped, noised and sent."""
+"""Imitated clients: how they train, and how their uploads are clipped and noised."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -23,18 +23,18 @@ from simulations.studies.audit.subject import Predictor, Rows, Subject
 M = TypeVar("M", bound=nn.Module)
 
 DISTILLING = 300
-"""Steps in which an attacker's model learns what clients answer on public samples."""
+"""Steps of distilling a client's answers on public samples into the attacker's model."""
 
 MAX_STEPS = 2_000
-"""Steps of local training that an attacker imitates, at most."""
+"""Maximum number of local steps that an attacker imitates."""
 
 
 def trained(
     model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator, *, rounds: int = 0
 ) -> SplitModel:
-    """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload.
+    """Train a model as the run config says, for some rounds; 0: as many as the client had by its last upload.
 
-    Its weights are as they travel.
+    The weights of the model are as in payloads.
     """
     config = subject.config
     steps = min(subject.client.local_steps(len(rows)) * (rounds or len(subject.kept)), MAX_STEPS)
@@ -47,7 +47,7 @@ def trained(
 
 
 def distilled(model: M, loss: Callable[[], Tensor], *, steps: int = 0, rate: float = 2e-3) -> M:
-    """Train a model, which is changed and returned, by Adam on a loss over all samples; 0 steps: `DISTILLING`."""
+    """Train a model in place by Adam on a loss over all samples, and return it; 0 steps: `DISTILLING`."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     model.train()
     for _ in range(steps or DISTILLING):
@@ -57,13 +57,7 @@ def distilled(model: M, loss: Callable[[], Tensor], *, steps: int = 0, rate: flo
 
 @torch.no_grad()
 def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
-    """Return what is predicted of some samples: logits (N, C).
-
-    Raises
-    ------
-    NotFittedError
-        They are not finite.
-    """
+    """Return the predicted logits (N, C); raises `NotFittedError` if they are not finite."""
     logits = predictor(rows.inputs)
     if not logits.isfinite().all():
         raise NotFittedError("its predictions are not finite")
@@ -71,9 +65,9 @@ def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
 
 
 def with_head(model: SplitModel, subject: Subject) -> Predictor:
-    """Return what a body predicts with a linear head of the attacker's.
+    """Return the predictions of a body with a linear head of the attacker.
 
-    The head is fitted by Adam on standardised embeddings of the attacker's samples, each class with the same weight.
+    The head is fitted by Adam on standardized embeddings of the attacker's samples, with all classes weighted equally.
     """
     features, labels = model.body(subject.to_train.inputs).detach(), subject.to_train.labels
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-3)
@@ -87,7 +81,7 @@ def with_head(model: SplitModel, subject: Subject) -> Predictor:
 
 
 def fresh(subject: Subject, rng: np.random.Generator) -> SplitModel:
-    """Return a model of the client's architecture with weights of its own, as its layers draw them."""
+    """Return a model of the client's architecture with newly initialized weights."""
     model = deepcopy(subject.model)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**62)))
@@ -103,16 +97,10 @@ def fresh(subject: Subject, rng: np.random.Generator) -> SplitModel:
 
 
 def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:
-    """Return what an imitated client would upload: clipped and with noise, by the run config; see `pooled_upload`.
+    """Return the upload of an imitated client, clipped and noised by the run config.
 
-    Parameters
-    ----------
-    subject : Subject
-        The client that is imitated. Arrays that are not given are as it has uploaded them.
-    learnt : mapping of str to array
-        What the imitation has learnt.
-    rng : Generator
-        What the noise is drawn from.
+    Arrays that are not in `learnt` are those of the client's last upload. The noise is that of the mean of the uploads
+    that are read together; see `pooled_upload`.
     """
     last, upload = subject.last, {**subject.last.upload, **learnt}
     noise = subject.config.noise_multiplier / sqrt(len(read_together(subject)))
@@ -122,14 +110,14 @@ def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Array
 
 
 def read_together(subject: Subject) -> list[KeptUpload]:
-    """Return the uploads of a client that are read together; the last one is among them.
+    """Return the uploads of a client that are read together, the last one included.
 
-    That alone; but where its noise is longer than what it may hide (the standard deviation times the root of how many
-    numbers there are is above the clipping norm), all that have its form and are about the same samples.
+    This is only the last one, unless its noise outweighs its content: the standard deviation times the root of the
+    number of values exceeds the clipping norm. Then it is all uploads of the same form about the same samples.
     """
     last, covered = subject.last, _covered(subject, subject.last)
     length = subject.config.noise_multiplier * sqrt(sum(array.size for array in covered.values()))
-    if length <= 1 or any(name.endswith((".left", ".right")) for name in covered):  # the mean of factors is none
+    if length <= 1 or any(name.endswith((".left", ".right")) for name in covered):  # a mean of factors has no meaning
         return [last]
     shapes = {name: np.shape(array) for name, array in last.upload.items()}
 
@@ -143,9 +131,9 @@ def read_together(subject: Subject) -> list[KeptUpload]:
 
 
 def pooled_upload(subject: Subject) -> Arrays:
-    """Return the mean of the uploads that are read together: its noise is shorter by the root of their number.
+    """Return the mean of the uploads that are read together, which reduces the noise by the root of their number.
 
-    Of weights it is the mean of the changes. A mark of a class is 1 if most are.
+    For weights, it is the mean of the changes. A class mark is 1 if most are.
     """
     last, together = subject.last, read_together(subject)
     if len(together) == 1:
@@ -162,7 +150,7 @@ def pooled_upload(subject: Subject) -> Arrays:
 
 
 def specs_of(subject: Subject, kept: KeptUpload) -> tuple[PayloadSpec, PayloadSpec]:
-    """Return the declarations of an upload, with its actual sizes, and of its changes of the download."""
+    """Return the declaration of an upload with its actual sizes, and that of the arrays sent as changes."""
     up, down = subject.client.upload_spec().arrays, subject.client.download_spec().arrays
     own = tuple(replace(one, shape=np.shape(kept.upload[one.name])) for one in up)
     changes = {one.name for one in up if one in down and one.name in kept.download}
@@ -170,7 +158,7 @@ def specs_of(subject: Subject, kept: KeptUpload) -> tuple[PayloadSpec, PayloadSp
 
 
 def _covered(subject: Subject, kept: KeptUpload) -> dict[str, NDArray[np.float64]]:
-    """Return what clipping and noise cover of an upload: marks as 1 or 0, and the change of what was sent before."""
+    """Return the arrays that are clipped and noised: marks as 1 or 0, and changes relative to the download."""
     spec, sent = specs_of(subject, kept)
     found = {}
     for one in spec.arrays:

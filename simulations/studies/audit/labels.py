@@ -1,4 +1,4 @@
-"""Label inference: how many samples of each class a client has, and whether it has a class at all."""
+"""Label inference: how many samples of each class a client has, and which classes it has."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ from simulations.studies.audit.readings import Reading, class_means, compared
 from simulations.studies.audit.subject import Predictor, Subject
 
 IMITATIONS = 24
-"""Clients that an attacker imitates to learn how class histograms show, by default."""
+"""Default number of clients that an attacker imitates to learn how class histograms show."""
 
 
 def shares_of(values: Scores | NDArray[np.int64]) -> Scores:
-    """Return the class histogram (C,), with a sum of 1, that values (C,) are in proportion to; even where all are 0.
+    """Normalize values (C,) to a class histogram with sum 1; even shares if all are 0.
 
     Examples
     --------
@@ -33,13 +33,13 @@ def shares_of(values: Scores | NDArray[np.int64]) -> Scores:
 def of_histograms(
     reads: str, knows: str, subjects: Sequence[Subject], found: Sequence[Scores], without: Sequence[Scores]
 ) -> Found:
-    """Return how far estimated histograms are from the truth, and how well they tell which classes there are."""
+    """Measure how far estimated histograms are from the truth, and how well they tell which classes exist."""
     truth = [shares_of(one.counts) for one in subjects]
     prior = [shares_of(np.bincount(one.known.labels.cpu(), minlength=one.classes)) for one in subjects]
     even = [np.full(one.classes, 1 / one.classes) for one in subjects]
 
     def distance(estimates: Sequence[Scores]) -> float | None:
-        """Return the mean total variation distance: in [0, 1]."""
+        """Return the mean total variation distance, in [0, 1]."""
         return mean([float(np.abs(one - its).sum() / 2) for one, its in zip(estimates, truth, strict=False)])
 
     def presence(estimates: Sequence[Scores]) -> float | None:
@@ -51,13 +51,13 @@ def of_histograms(
     return Found(reads, knows, [error, ("class present (AUC)", presence(found), presence(without), 0.5, 1.0)])
 
 
-# --- what uploads say by themselves --------------------------------------------------------------
+# --- uploads alone -------------------------------------------------------------------------------
 
 
 def sent_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
-    """Return the class histogram that counts, or marks, in a client's uploads say; None if it sends none.
+    """Return the class histogram from the counts or marks in a client's uploads.
 
-    A mark counts as one sample. None, too, where it is not known how many `classes` there are: 0.
+    A mark counts as one sample. None if the uploads have neither, or the number of `classes` is unknown (0).
     """
     counts = np.zeros(classes, np.int64)
     for one in kept if classes else ():
@@ -72,7 +72,7 @@ def sent_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
 
 
 def bias_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
-    """Return the class histogram that the bias of the head has grown for; None if it does not go both ways."""
+    """Return the class histogram from the changes of the head's bias; None if it is not sent both ways."""
     for key in ("head.bias", "bias"):
         if all(key in one.upload and key in one.download and "heads" not in one.download for one in kept):
             changes = [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in kept]
@@ -81,22 +81,13 @@ def bias_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
 
 
 def shares_of_changes(changes: Sequence[NDArray[np.float32]]) -> Scores:
-    """Return the class histogram that the changes of a head's bias point to.
+    """Return the class histogram (C,) from the changes of a head's bias, one (C,) for each round.
 
-    The gradient of cross-entropy by the bias of class c is the mean probability of c less its share in the batch, so
-    the bias grows for classes that are there and sinks for others: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage
-    from Gradients", 2020, Eq. (3), for one sample; Wainakh et al., "User-Level Label Leakage from Gradients in
-    Federated Learning", PoPETs 2022, for batches. Here the class that sinks most is taken to have no samples.
-
-    Parameters
-    ----------
-    changes : sequence of array
-        After less before, of each round, (C,).
-
-    Returns
-    -------
-    array
-        Shares (C,) with a sum of 1.
+    The gradient of cross-entropy with respect to the bias of class c is the mean probability of c minus its share in
+    the batch, so the bias of present classes grows and that of absent ones shrinks: Zhao, Mopuri and Bilen, "iDLG:
+    Improved Deep Leakage from Gradients", 2020, Eq. (3), for one sample; Wainakh et al., "User-Level Label Leakage from
+    Gradients in Federated Learning", PoPETs 2022, for batches. Here the class whose bias shrinks most is assumed to
+    have no samples.
 
     Examples
     --------
@@ -107,8 +98,11 @@ def shares_of_changes(changes: Sequence[NDArray[np.float32]]) -> Scores:
     return shares_of(change - change.min())
 
 
-class Said(NamedTuple):
-    """A way to read uploads alone: class shares given C (None: they say nothing), why not, what is read and known."""
+class UploadReader(NamedTuple):
+    """A way to read uploads alone.
+
+    `shares` maps uploads and C to class shares, or to None if they do not show; `lack` says why.
+    """
 
     shares: Callable[[Sequence[KeptUpload], int], Scores | None]
     lack: str
@@ -117,7 +111,7 @@ class Said(NamedTuple):
     authors: str = ""
 
     def run(self, readings: Sequence[Reading]) -> Found:
-        """Read the class histograms of clients from uploads that contain them."""
+        """Infer the class histograms of clients from their uploads."""
         subjects = [reading.subject for reading in readings]
         said = [self.shares(one.kept, one.classes) for one in subjects]
         found = [one for one in said if one is not None]
@@ -125,13 +119,13 @@ class Said(NamedTuple):
         return of_histograms(self.reads, self.knows, subjects, found, without)
 
     def fits(self, reading: Reading) -> str:
-        """Return why there is nothing to read."""
+        """Return why there is nothing to read, or an empty text."""
         return self.lack if self.shares(reading.subject.kept, reading.subject.classes) is None else ""
 
 
-SAID = {
-    "as sent": Said(sent_shares, "sends no counts", "counts or marks of classes", "nothing"),
-    "bias of the head": Said(
+UPLOAD_READERS = {
+    "as sent": UploadReader(sent_shares, "sends no counts", "counts or marks of classes", "nothing"),
+    "bias of the head": UploadReader(
         bias_shares,
         "no bias of a head goes both ways",
         "the change of the head's bias",
@@ -142,7 +136,7 @@ SAID = {
 
 
 class Estimate(NamedTuple):
-    """What a client's uploads say of its class histogram, shares (C,), with no truth to measure it against."""
+    """The class histogram (C,) that a client's uploads show, without ground truth."""
 
     client: int
     attack: str
@@ -150,17 +144,17 @@ class Estimate(NamedTuple):
 
 
 def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
-    """Return what uploads say of their clients' classes to an attacker without any data."""
+    """Return the class histograms that uploads show to an attacker without any data."""
     found = []
     for client in sorted({one.client_id for one in kept}):
         own = [one for one in kept if one.client_id == client]
-        read = {name: said.shares(own, _classes(own[-1])) for name, said in reversed(SAID.items())}
+        read = {name: said.shares(own, _classes(own[-1])) for name, said in reversed(UPLOAD_READERS.items())}
         found += [Estimate(client, name, shares) for name, shares in read.items() if shares is not None]
     return found
 
 
 def _classes(one: KeptUpload) -> int:
-    """Return how many classes there are by the form of what is exchanged; 0 if it does not tell."""
+    """Infer the number of classes from the form of the payloads; 0 if unknown."""
     if "known" in one.download:
         return len(one.download["known"])
     if "averages" in one.upload:
@@ -173,7 +167,7 @@ def _classes(one: KeptUpload) -> int:
 
 
 def by_imitation(readings: Sequence[Reading], imitations: int = IMITATIONS) -> Found:
-    """Compare what uploads predict with those of imitated clients whose histograms are known, one or more."""
+    """Compare predictions of uploads with those of imitated clients (one or more) of known class histograms."""
 
     def scorer(reading: Reading) -> Callable[[Predictor], Scores]:
         subject, imitated, truth = reading.subject, list[Scores](), list[Scores]()
@@ -184,7 +178,7 @@ def by_imitation(readings: Sequence[Reading], imitations: int = IMITATIONS) -> F
 
         for number in range(imitations):
             rng = subject.rng("imitation", number)
-            drawn = rng.dirichlet(np.full(subject.classes, 10 ** rng.uniform(-1, 1)))  # as uneven as clients may be
+            drawn = rng.dirichlet(np.full(subject.classes, 10 ** rng.uniform(-1, 1)))  # from even to skewed
             rows = subject.to_train.some(drawn_rows(labels, drawn, len(subject.trained_on), rng))
             imitated.append(shown(reading.imitated(rows, rng)))
             truth.append(shares_of(np.bincount(rows.labels.cpu(), minlength=subject.classes)))
@@ -196,12 +190,12 @@ def by_imitation(readings: Sequence[Reading], imitations: int = IMITATIONS) -> F
 
 
 def features_of(logits: Tensor, labels: Tensor, classes: int) -> Scores:
-    """Return what a predictor shows of the classes that it has learnt, by logits (N, C) and labels (N,): (C, 2).
+    """Return how a predictor shows the classes it has learned, from logits (N, C) and labels (N,): (C, 2).
 
-    On samples of the attacker's, the mean probability of each class, which grows with its share in training; and the
-    mean probability of the right class on samples of that class, which a class has that was trained on. All classes
-    that the attacker has count alike: where clients share out one pool, it has most of what a client lacks, and its own
-    shares would speak for the client's.
+    The features, on samples of the attacker, are the mean probability of each class, which grows with its share in
+    training, and the mean probability of the right class on samples of that class, which is high for classes in
+    training. All classes that the attacker has count equally: if clients split one pool, the attacker has most of what
+    a client lacks, and its class shares would reveal the client's.
     """
     means, has = class_means(logits.double().softmax(1), labels, classes)
     found: Scores = torch.stack([means[has].mean(0), means.diagonal()], 1).cpu().numpy()
@@ -209,26 +203,11 @@ def features_of(logits: Tensor, labels: Tensor, classes: int) -> Scores:
 
 
 def calibrated(features: Scores, imitated: Sequence[Scores], truth: Sequence[Scores], penalty: float = 1.0) -> Scores:
-    """Return the class histogram that features point to, by what imitations of known histograms have shown.
+    """Return the class histogram (C,) of features (C, F), calibrated on imitations of known histograms.
 
-    A ridge regression over classes and imitations alike: a share is a linear function of the class's features. It is
-    then brought to the simplex. Features that show nothing get all classes the mean share.
-
-    Parameters
-    ----------
-    features : array
-        Of the client, (C, F).
-    imitated : sequence of array
-        Of imitations, (C, F) each; at least one.
-    truth : sequence of array
-        Their histograms, (C,) each.
-    penalty : float
-        Of the ridge, on standardised features, above 0.
-
-    Returns
-    -------
-    array
-        Shares (C,) with a sum of 1.
+    A ridge regression (`penalty` above 0, on standardized features) over all classes and imitations, at least one,
+    predicts a class's share from its features; the result is projected to the simplex. Features that do not vary give
+    all classes the mean share.
 
     Examples
     --------
@@ -246,9 +225,9 @@ def calibrated(features: Scores, imitated: Sequence[Scores], truth: Sequence[Sco
 
 
 def drawn_rows(labels: NDArray[np.int64], shares: Scores, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw positions (size,) of samples, with replacement, whose classes have some shares.
+    """Draw positions (size,) of samples, with replacement, by class shares.
 
-    Classes of which there is no sample are left out; where that leaves nothing, all samples are alike.
+    Classes without samples are left out; if none remains, all samples are equally likely.
     """
     counts = np.bincount(labels, minlength=len(shares))
     weights = (shares / np.maximum(counts, 1))[labels]

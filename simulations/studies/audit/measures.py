@@ -1,4 +1,4 @@
-"""Findings of attacks, and measures of how well scores separate positives from negatives."""
+"""Findings of attacks, and how well scores separate positives from negatives."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from hetfl_flwr.errors import HetflError
 Scores = NDArray[np.float64]
 
 Split = Sequence[Scores]
-"""Scores of positives, and of negatives: higher for more likely positives."""
+"""Scores of positives, and of negatives; higher means more likely positive."""
 
 LOW_RATE = 0.01
-"""The false positive rate at which true positives are counted: few wrong accusations, as Carlini et al. advise."""
+"""False positive rate at which true positives are counted, as Carlini et al. recommend."""
 
 
 class NotFittedError(HetflError):
-    """An attack gives numbers that are not finite, as for an upload of huge values."""
+    """The numbers of an attack are not finite, for example because an upload has huge values."""
 
 
 Figure = tuple[str, float | None, float | None, float | None, float | None]
-"""What is measured, and the four figures of a `Finding`."""
+"""A measure, and the four figures of a `Finding`."""
 
 
 class Found(NamedTuple):
-    """What one attack on all clients has found: what it reads and knows, its figures, and pictures of a client.
+    """The result of one attack on all clients: what it reads and knows, its figures, and one client's pictures.
 
-    Pictures are the originals and what was made of them, (N, channels, H, W) each with values in [0, 1].
+    Pictures are originals and reconstructions, (N, channels, H, W) each, in [0, 1].
     """
 
     reads: str
@@ -47,22 +47,22 @@ class Finding:
     Parameters
     ----------
     attack : str
-        Its name, and whose idea it is.
+        Its name and authors.
     reads, knows : str
-        The payload that it reads, and what the attacker is assumed to know beside it.
+        The payload that it reads, and what else the attacker is assumed to know.
     measure : str
         What the figure is.
     figure : float or None
-        How far the attack gets. None: the clients do not tell, such as where each has all classes.
+        The result of the attack. None: undefined, for example because every client has all classes.
     without : float or None
-        The same with another client's upload in place of the client's own: what of the figure is not in the upload.
-        None: not asked.
+        The same with another client's upload in its place: the part of the figure that does not come from the upload.
+        None: not measured.
     chance : float or None
-        What an attacker gets who reads nothing: of membership a coin's, of pictures the mean of the attacker's own
-        samples, of a histogram the nearer of that and even shares.
+        The result of an attacker who reads nothing: a coin toss for membership, the mean of the attacker's samples for
+        pictures, the better of that histogram and even shares for histograms.
     best : float or None
-        What the truth gives or, of membership, the same attack on the client's whole model, which is no bound: an
-        upload may say more of single samples than the model does. None: nothing to compare with.
+        The ground truth or, for membership, the same attack on the client's whole model. That is not a bound: an upload
+        may reveal more about single samples than the model does. None: no reference.
     """
 
     attack: str
@@ -76,18 +76,18 @@ class Finding:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the known values; None if there are none."""
+    """Return the mean of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Split]) -> float | None:
-    """Return a measure of all clients' scores together: the attacker has one threshold for all."""
+    """Return a measure of the scores of all clients together: the attacker uses one threshold for all."""
     return measure(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
 
 def auc(positive: Scores, negative: Scores) -> float | None:
-    """Return the probability that a positive scores higher than a negative, ties half: in [0, 1]; None without both.
+    """Return the probability, in [0, 1], that a positive scores above a negative; ties count half, None without both.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def auc(positive: Scores, negative: Scores) -> float | None:
 
 
 def true_positive_rate(positive: Scores, negative: Scores) -> float | None:
-    """Return the largest part of the positives that a threshold finds with at most `LOW_RATE` false positives.
+    """Return the largest true positive rate at a false positive rate of at most `LOW_RATE`.
 
     Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section IV.
 

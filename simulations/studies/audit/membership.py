@@ -1,4 +1,4 @@
-"""Membership inference: which samples a client has trained on."""
+"""Membership inference: which samples a client trained on."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -22,14 +22,14 @@ from simulations.studies.audit.readings import Reading, compared
 from simulations.studies.audit.subject import Predictor, joined
 
 MIN_DEVIATION = 1e-6
-"""The smallest standard deviation of the confidences of shadow models."""
+"""Minimum standard deviation of the confidences of shadow models."""
 
 
 def confidences(logits: Tensor, labels: Tensor) -> Scores:
-    """Return log(p / (1 - p)) of the probability p of each sample's class, (N,), which is near to normal.
+    """Return log(p / (1 - p)) for the probability p of each sample's class, (N,), which is close to normal.
 
-    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section V: the logit scaling, in the
-    form that does not lose digits, z_y - log(sum of exp z over the other classes).
+    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section V: logit scaling, in the
+    numerically stable form z_y - log(sum of exp z over the other classes).
     """
     logits = logits.double()
     own = logits.gather(1, labels[:, None])[:, 0]
@@ -39,23 +39,12 @@ def confidences(logits: Tensor, labels: Tensor) -> Scores:
 
 
 def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
-    """Return how likely each sample is a member, by how models would answer that have not seen it.
+    """Score each sample (N,) by how unlikely its confidence is for models that have not seen it.
 
-    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022: LiRA, offline. A sample's score is
-    1 - Pr[Z > confidence] with Z normal, of the mean of the shadow models' confidences of that sample, and, as is
-    advised for few of them, of one variance for all samples.
-
-    Parameters
-    ----------
-    own : array
-        Confidences of the attacked model, (N,).
-    shadows : sequence of array
-        Those of models that were trained without these samples, at least two.
-
-    Returns
-    -------
-    array
-        z values, (N,), of which the score is a monotone function that does not round to 1.
+    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022: offline LiRA. A sample's score is 1
+    - Pr[Z > confidence] for a normal Z with the mean of at least two shadow models' confidences of that sample and, as
+    recommended for few shadow models, one variance for all samples. The result is the z value, a monotone function of
+    the score that does not round to 1.
 
     Examples
     --------
@@ -68,9 +57,10 @@ def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
 
 
 def chance_rate(others: int) -> float:
-    """Return the mean of `true_positive_rate` where positives and others, so many of them, have one distribution.
+    """Return the expected `true_positive_rate` if positives and `others` negatives have the same distribution.
 
-    The threshold is the highest score of n others but for the k false positives that are allowed: (k + 1) / (n + 1).
+    The threshold is the (k + 1)-th highest score of n negatives, where k false positives are allowed: (k + 1) / (n +
+    1).
 
     Examples
     --------
@@ -81,17 +71,17 @@ def chance_rate(others: int) -> float:
 
 
 def by_likelihood(readings: Sequence[Reading], shadows: int) -> Found:
-    """Call members whose confidence is high beside that of shadow models, of which a client has so many, 2 or more."""
+    """Infer membership from high confidence relative to shadow models: for each client this many, 2 or more."""
 
     def scorer(reading: Reading) -> Callable[[Predictor], Split]:
         subject, known = reading.subject, reading.subject.known
         size = min(len(subject.trained_on), max(len(known) // 2, 2))
-        rows = joined([subject.members, subject.strangers])  # scaled alike: a score does not tell whose a sample is
+        rows = joined([subject.members, subject.strangers])  # scaled together: scores do not depend on the group
 
         def confident(predictor: Predictor) -> Scores:
             return confidences(logits_of(predictor, rows), rows.labels)
 
-        others = list[Scores]()  # of uploads as clients without this client's samples would send them
+        others = list[Scores]()  # for uploads of clients without this client's samples
         for number in range(shadows):
             rng = subject.rng("shadow", number)
             others.append(confident(reading.imitated(known.some(rng.permutation(len(known))[:size]), rng)))

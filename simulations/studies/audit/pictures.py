@@ -1,4 +1,4 @@
-"""Reconstruction of inputs by optimisation: from embeddings and outputs, and from gradients."""
+"""Reconstruction of inputs by optimization, from embeddings, outputs and gradients."""
 
 from collections.abc import Callable, Sequence
 from math import inf, isfinite, log10
@@ -17,23 +17,23 @@ from simulations.studies.audit.readings import Body, ClassMeans, Reading, Weight
 from simulations.studies.audit.subject import Predictor
 
 STEPS, RATE = 400, 0.05
-"""Steps of Adam on pixels in [0, 1], and their size."""
+"""Steps of Adam on pixels in [0, 1], and its learning rate."""
 
 STARTS, LONG = 4, 1000
 """Random starts of gradient inversion, of which the best is kept, and its steps."""
 
 SMOOTH = 1e-2
-"""Weight of the total variation where nothing else is said."""
+"""Default weight of the total variation."""
 
 LARGEST_BATCH, SHOWN = 8, 10
-"""Samples of a step from whose gradient pictures are made, and pictures of a client; at most."""
+"""Largest batch whose gradient is inverted, and maximum number of pictures of a client."""
 
 Made = tuple[Tensor, Tensor, Tensor]
-"""What was found, the originals, and the guess of an attacker who has read nothing: inputs (N, ...) each."""
+"""Reconstructions, originals, and the guess of an attacker who reads nothing: inputs (N, ...) each."""
 
 
 def by_means(readings: Sequence[Reading]) -> Found:
-    """Invert the mean embedding, or the mean output, of each class."""
+    """Invert the mean embedding or output of each class."""
 
     def make(reading: Reading) -> Made:
         assert isinstance(reading, ClassMeans)
@@ -49,14 +49,14 @@ def by_means(readings: Sequence[Reading]) -> Found:
 
 
 def fits_means(reading: Reading) -> str:
-    """Return why there are no mean embeddings of pictures."""
+    """Return why there are no class means of images to invert, or an empty text."""
     if not reading.subject.centre.numel():
-        return "inputs are no images"
-    return "" if isinstance(reading, ClassMeans) else "no means of classes"
+        return "inputs are not images"
+    return "" if isinstance(reading, ClassMeans) else "no class means"
 
 
 def by_gradient(readings: Sequence[Reading]) -> Found:
-    """Invert the gradient of a round of one step."""
+    """Invert the gradient of a round with one step."""
 
     def make(reading: Reading) -> Made:
         assert isinstance(reading, Weights)
@@ -85,16 +85,16 @@ def by_gradient(readings: Sequence[Reading]) -> Found:
 
 
 def fits_gradient(reading: Reading) -> str:
-    """Return why the change of the weights is not the gradient of a small batch."""
+    """Return why the change of the weights is not the gradient of a small batch, or an empty text."""
     subject, config = reading.subject, reading.subject.config
     if not subject.centre.numel():
-        return "inputs are no images"
+        return "inputs are not images"
     if not isinstance(reading, Weights) or isinstance(reading, Body) or reading.factors:
         return "no weights"
     if reading.payload == "a small model" or getattr(subject.client, "mask", False):
-        return "a step is not of plain cross-entropy"
+        return "the loss of a step is not plain cross-entropy"
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
-        return "batch norm: what it has computed with in a step is not sent"
+        return "batch norm: its statistics in a step are not sent"
     rolling = config.momentum > 0 and config.moments == "kept" and len(subject.kept) > 1
     steps = subject.client.local_steps(len(subject.trained_on))
     if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
@@ -107,7 +107,7 @@ def fits_gradient(reading: Reading) -> str:
 def _of_pictures(
     reads: str, knows: str, readings: Sequence[Reading], make: Callable[[Reading], Made], of: str
 ) -> Found:
-    """Return how like the originals pictures are, and those of the first client; `of` says what they are of."""
+    """Measure how similar pictures of something (`of`) are to the originals; show the first client's."""
     figures, guesses, shown = list[float](), list[float](), None
     for reading in readings:
         found, originals, guessed = (reading.subject.picture(one) for one in make(reading))
@@ -119,7 +119,7 @@ def _of_pictures(
 
 
 def psnr(picture: Scores, original: Scores) -> float:
-    """Return the peak signal-to-noise ratio of a picture with values in [0, 1], in decibels; infinite where equal.
+    """Return the peak signal-to-noise ratio, in dB, of a picture with values in [0, 1]; infinite if equal.
 
     Examples
     --------
@@ -131,11 +131,11 @@ def psnr(picture: Scores, original: Scores) -> float:
 
 
 def invert_outputs(outputs: Predictor, targets: Tensor, centre: Tensor, smooth: float = SMOOTH) -> Tensor:
-    """Return inputs (N, *shape) whose outputs, such as embeddings or logits, are nearest to targets (N, D).
+    """Return inputs (N, *shape) whose outputs, such as embeddings or logits, are closest to targets (N, D).
 
-    He, Zhang and Lee, "Model Inversion Attacks Against Collaborative Inference", ACSAC 2019, Eq. (3)-(5): regularised
-    maximum likelihood estimation, white-box. With the mean embedding or the mean logits of a class as the target, the
-    result is a picture of the class. `centre` and `smooth` are as in `descended`.
+    He, Zhang and Lee, "Model Inversion Attacks Against Collaborative Inference", ACSAC 2019, Eq. (3)-(5): white-box
+    regularized maximum likelihood estimation. If the target is the mean embedding or logits of a class, the result is a
+    picture of the class. See `descended` for `centre` and `smooth`.
     """
     scale = targets.square().mean().clamp(min=1e-12)
 
@@ -154,24 +154,14 @@ def invert_gradient(
     centre: Tensor,
     smooth: float = 1e-3,
 ) -> Tensor:
-    """Return the batch (B, *shape) whose gradient points where one that is known does.
+    """Return the batch (B, *shape) whose gradient points in the same direction as a known one.
 
     Geiping, Bauermeister, Dröge and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
-    learning?", NeurIPS 2020, Eq. (4): cosine distance and total variation, Adam on signed gradients, the best of some
-    random starts.
+    learning?", NeurIPS 2020, Eq. (4): cosine distance and total variation, Adam on signed gradients, the best of
+    several random starts.
 
-    Parameters
-    ----------
-    outputs : callable
-        From inputs to the logits of the model before the step.
-    parameters : sequence of Tensor
-        That it computes with.
-    gradient : sequence of Tensor
-        Of each of them, up to a common positive factor.
-    labels : Tensor
-        Those of the batch, (B,), which are known.
-    centre, smooth : Tensor, float
-        As in `descended`.
+    `outputs` maps inputs to the logits of the model before the step, computed with `parameters`. `gradient` may have
+    any positive factor. The labels (B,) are known. See `descended` for `centre` and `smooth`.
     """
     wanted = torch.cat([one.flatten() for one in gradient])
 
@@ -194,27 +184,11 @@ def descended(
     signed: bool,
     steps: int,
 ) -> Tensor:
-    """Return the inputs (N, channels, H, W) that a loss likes best, by Adam, with pixels in [0, 1].
+    """Minimize a loss of inputs (N, channels, H, W) by Adam, with pixels in [0, 1]; return the best result.
 
-    Parameters
-    ----------
-    loss : callable
-        From inputs, as a model takes them, to a scalar.
-    starts : sequence of Tensor
-        Pixels to start from, (N, channels, H, W); the result with the least loss is kept.
-    centre : Tensor
-        Pixels less it are inputs, (channels, H, W).
-    smooth : float
-        Weight of the anisotropic total variation, 0 or more.
-    signed : bool
-        Whether Adam gets the sign of the gradient, as Geiping et al. have it.
-    steps : int
-        Of Adam, 1 or more.
-
-    Raises
-    ------
-    NotFittedError
-        No start leads to a finite loss.
+    Pixels minus `centre` (channels, H, W) are inputs, which `loss` maps to a scalar. `starts` are pixels; the result
+    with the least loss is kept. `smooth` weights the anisotropic total variation. If `signed`, Adam gets the sign of
+    the gradient, as in Geiping et al. Raises `NotFittedError` if no start leads to a finite loss.
     """
     ends = list[tuple[float, Tensor]]()
     for start in starts:
@@ -255,7 +229,7 @@ def inferred_label(bias_gradient: Tensor) -> int:
 
 
 def matched(found: NDArray[np.float64], originals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return found pictures (B, ...) in the order of the originals that they are nearest to, one each."""
+    """Return pictures (B, ...) reordered to match the closest originals, one to one."""
     flat_found, flat = found.reshape(len(found), -1), originals.reshape(len(originals), -1)
     costs = np.square(flat[:, None] - flat_found[None]).mean(-1)
     return np.asarray(found[linear_sum_assignment(costs)[1]])

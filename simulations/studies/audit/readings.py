@@ -1,8 +1,8 @@
-"""How an attacker reads a payload: as a predictor, which it can imitate on its own samples.
+"""Readings: how an attacker turns a client's upload into a predictor.
 
-Which reading fits is told from the names of the arrays that a client has declared, whatever the algorithm is called. A
-reading turns an upload into logits for any input, from which membership and class histograms are read, and says what
-the attacker must know for that.
+A reading is chosen by the names of the arrays in the upload, not by the algorithm. It turns an upload into logits for
+any input, from which membership and class histograms are inferred, and can imitate the upload of a client with other
+samples.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ from simulations.studies.audit.subject import Predictor, Rows, Subject
 T = TypeVar("T")
 
 FAR = -1e4
-"""The logit of a class that a payload says nothing of."""
+"""Logit of a class that the payload does not cover."""
 
 
 class Reading(ABC):
@@ -47,82 +47,83 @@ class Reading(ABC):
     Parameters
     ----------
     subject : Subject
-        The client.
+        The client under attack.
     name : str
-        The array that is read, where a payload is one array and what belongs to it.
+        The array that is read, if the payload has one main array.
 
     Attributes
     ----------
     payload : str
         What is read, in words.
     knows : str
-        What the attacker is assumed to know beside the run config and samples of the same distribution.
+        What the attacker is assumed to know, in addition to the run config and samples of the same distribution.
     is_whole : bool
-        Whether it is the client's whole model: all that there is to know.
+        Whether the payload is the client's whole model: nothing more could be known.
     """
 
     payload: str
     knows: str
     is_whole = False
     lends_model: ClassVar[bool] = False
-    """Whether an upload is read with a part of the client's own model, which is not sent."""
+    """Whether reading an upload takes a part of the client's model that is not sent."""
 
     def __init__(self, subject: Subject, name: str = "") -> None:
         self.subject, self.name = subject, name
 
     @abstractmethod
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return what an upload predicts."""
+        """Return the predictor that an upload amounts to."""
 
     @abstractmethod
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Return the arrays that a client with these samples would have learnt, as tensors; others do not count."""
+        """Return the arrays that a client with these samples would have learned. Extra arrays are ignored."""
 
     @cached_property
     def upload(self) -> Arrays:
-        """The last upload, or the mean of several where noise drowns one."""
+        """The last upload, or the mean of several if the noise of one is too large."""
         return pooled_upload(self.subject)
 
     @cached_property
     def own(self) -> Predictor:
-        """What the upload predicts."""
+        """The predictor of the client's upload."""
         return self.predictor(self.upload)
 
     def instead(self, other: "Reading") -> Predictor:
-        """Return what another client's upload predicts in place of this one's."""
+        """Return the predictor of another client's upload, read in place of this client's."""
         return self.predictor(other.upload) if self.lends_model else other.own
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Return what the upload of a client with these samples would predict."""
+        """Return the predictor of the upload that a client with these samples would send."""
         upload, tensors = self.subject.last.upload, self.learnt(rows, rng)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items() if name in upload}
         own = {name: array.astype(upload[name].dtype) for name, array in arrays.items()}
         return self.predictor(as_sent(self.subject, own, rng))
 
     def begins(self) -> tuple[Arrays, int]:
-        """Return what an imitated client is sent first, and its rounds; 0: as many as the client has had.
+        """Return the download that an imitated client starts from, and its rounds; 0: as many as the client.
 
-        That with which the run began; where changes are clipped and get noise, the client's last round.
+        This is the first download of the run. If changes are clipped and noised, it is that of the client's last round,
+        and the imitation trains for one round.
         """
         one_round = bool(self.subject.config.clipping_norm)
         return (self.subject.last if one_round else self.subject.kept[0]).download, int(one_round)
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
-        """Return an array of an upload or a download as float32, where the attacks compute."""
+        """Return an array as a float32 tensor on the device of the attacks."""
         return torch.from_numpy(np.asarray(array, np.float32)).to(self.subject.known.inputs.device)
 
 
 class Weights(Reading):
-    """All weights of a model, the client's own one or a small one, or the change of them in factors.
+    """All weights of a model, either the client's or a small shared one, or their change in low-rank factors.
 
     Parameters
     ----------
     model : SplitModel
-        The client's model that they are the weights of.
+        The client's model with these weights.
     under : str
-        What the names of a payload lack to be those of the whole model.
+        Prefix that turns names of the payload into names of the model.
     lacks : bool
-        Whether batch norm's statistics do not come with them.
+        Whether the payload is without batch norm's statistics.
     """
 
     def __init__(self, subject: Subject, model: SplitModel, under: str = "", *, lacks: bool = False) -> None:
@@ -134,14 +135,14 @@ class Weights(Reading):
         self.knows = "the architecture"
         if lacks:
             self.payload += " without batch norm's statistics"
-            self.knows += "; its own statistics for batch norm, of its own samples"
+            self.knows += "; statistics for batch norm, from its own samples"
 
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return what the model predicts."""
+        """Return the predictions of the uploaded model."""
         return self._predicting(self.model_of(upload))
 
     def model_of(self, upload: Arrays) -> SplitModel:
-        """Return the model that an upload, of the last round, has brought."""
+        """Return the model with the weights of an upload of the last round."""
         sent = self._whole(upload)
         if self.factors:
             origin = self._followed()
@@ -149,20 +150,23 @@ class Weights(Reading):
         return loaded(self.model, sent).eval()
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Train the model as long as the client has."""
+        """Train the model for as long as the client did."""
         download, rounds = self.begins()
         state = trained(loaded(self.model, self._whole(download)), rows, self.subject, rng, rounds=rounds).state_dict()
         return {name[len(self.under) :]: tensor for name, tensor in state.items() if name.startswith(self.under)}
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Do not imitate how a change becomes factors."""
+        """Train the model; with factors, skip the factorization of its change."""
         if not self.factors:
             return super().imitated(rows, rng)
         start = loaded(self.model, self._whole(self.subject.kept[0].download, "global."))
         return self._predicting(trained(start, rows, self.subject, rng))
 
     def _predicting(self, model: SplitModel) -> Predictor:
-        """Return what a model predicts, with batch norm's statistics of the attacker's samples where none were sent."""
+        """Return the predictions of a model.
+
+        If batch norm's statistics are not sent, they are computed on the attacker's samples.
+        """
         if self.lacks:
             inputs = self.subject.known.inputs
             batches = inputs.tensor_split(-(-len(inputs) // EVALUATION_BATCH))
@@ -170,7 +174,7 @@ class Weights(Reading):
         return self.subject.forward_of(model)
 
     def _followed(self) -> dict[str, NDArray[Any]]:
-        """Return the model that the client has begun the last round with, from what it was sent so far."""
+        """Return the model that the client started the last round with, from all its downloads."""
         known: dict[str, NDArray[Any]] = {}
         for one in self.subject.kept:
             sent = self._whole(one.download, "global.")
@@ -186,33 +190,34 @@ class Weights(Reading):
 
 
 class Body(Weights):
-    """A body without its head: the attacker puts a head of its own on it."""
+    """A body without its head: the attacker fits a head to it."""
 
     def __init__(self, subject: Subject, model: SplitModel, under: str = "") -> None:
         super().__init__(subject, model, under)
         self.is_whole, self.payload = False, "a body"
-        self.knows += "; its own head, fitted on its own samples"
+        self.knows += "; a head fitted on its own samples"
 
     def _predicting(self, model: SplitModel) -> Predictor:
         return with_head(model, self.subject)
 
 
 class Head(Reading):
-    """A head: the worst case is an attacker who has the body, too."""
+    """A head without its body: in the worst case, the attacker has the client's body."""
 
     payload, knows = "its head", "the client's body (worst case)"
     lends_model = True
 
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return what the head predicts on the client's body."""
+        """Return the predictions of the head on the client's body."""
         weight, bias = self.tensor(upload["weight"]), upload.get("bias")
         offset = None if bias is None else self.tensor(bias)
         return lambda inputs: functional.linear(self.subject.model.body(inputs), weight, offset)
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Train a head on other samples, the client's body standing still; where heads are not sent down, from zeros.
+        """Train a head on other samples, with the client's body frozen.
 
-        Such heads have no change that is clipped: they are trained as long as the client has.
+        If the server does not send heads, training starts from zeros and lasts as long as the client's: such a head has
+        no change that is clipped.
         """
         subject, model = self.subject, deepcopy(self.subject.model)
         shared, (download, rounds) = specs_of(subject, subject.last)[1].names, self.begins()
@@ -224,9 +229,9 @@ class Head(Reading):
 
 
 class ClassMeans(Reading):
-    """The mean embedding or output of each class: the worst case is an attacker who has the client's model.
+    """The mean embedding or output of each class: in the worst case, the attacker has the client's model.
 
-    The array has embeddings (``prototypes``), logits, or logits or softmax scores (``averages``).
+    The array holds embeddings (``prototypes``), logits (``logits``), or logits or softmax scores (``averages``).
     """
 
     lends_model = True
@@ -237,7 +242,7 @@ class ClassMeans(Reading):
         self.knows = f"the client's {'body' if name == 'prototypes' else 'model'} (worst case)"
 
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return how near the model's output is to each class's mean; far from one that was not sent."""
+        """Score each class by how close the model's output is to its mean; `FAR` if it was not sent."""
         means, has = self.by_class(upload)
         far = torch.tensor(FAR, device=means.device)
 
@@ -248,7 +253,7 @@ class ClassMeans(Reading):
         return nearness
 
     def by_class(self, upload: Arrays) -> tuple[Tensor, Tensor]:
-        """Return the means that an upload has (C, D), and of which classes (C,)."""
+        """Return the means in an upload (C, D), and which classes have one (C,)."""
         values, classes = upload[self.name], self.subject.classes
         behind = upload.get("counts", upload.get("present"))
         there = np.ones(len(values), bool) if behind is None else behind > 0
@@ -259,7 +264,7 @@ class ClassMeans(Reading):
         return means, has
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Take the means of other samples, with their counts or marks."""
+        """Return the class means of other samples, with their counts and marks."""
         subject, last = self.subject, self.subject.last.upload
         means, has = class_means(self.outputs(rows.inputs), rows.labels, subject.classes)
         all_sent = "classes" not in last or bool(subject.config.clipping_norm)
@@ -268,7 +273,7 @@ class ClassMeans(Reading):
         return {self.name: means[sent], "classes": sent, "counts": counts, "present": counts > 0}
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Return what the model gives in the form that is averaged: embeddings, logits, or softmax scores."""
+        """Return the model outputs that are averaged: embeddings, logits or softmax scores."""
         if self.name == "prototypes":
             features: Tensor = self.subject.model.body(inputs)
             return features
@@ -279,9 +284,9 @@ class ClassMeans(Reading):
 
 
 class Answers(Reading):
-    """Logits, posteriors or embeddings of public samples: an attacker's model learns to give the same.
+    """Predictions or embeddings of public samples: the attacker distills them into a model.
 
-    Of embeddings the body alone is learnt, and gets a head of the attacker's.
+    Embeddings train only the body; the attacker then fits a head.
     """
 
     payload, knows = "answers on public samples", "the architecture; the public samples"
@@ -290,10 +295,10 @@ class Answers(Reading):
         super().__init__(subject, name)
         if name == "representations":
             self.payload = "representations of public samples"
-            self.knows += "; its own head, fitted on its own samples"
+            self.knows += "; a head fitted on its own samples"
 
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return what a model predicts that has learnt what was sent."""
+        """Return the predictions of a model that was distilled from an upload."""
         targets, public = self.tensor(upload[self.name]), self._public_rows()
         student = fresh(self.subject, self.subject.rng("student"))
         if self.name == "representations":
@@ -307,7 +312,7 @@ class Answers(Reading):
         return distilled(student, divergence)
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Train a model on other samples, and let it answer."""
+        """Train a model on other samples, and return its outputs on the public samples."""
         teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), self._public_rows()
         if self.name == "representations":
             return {self.name: teacher.body(public.inputs)}
@@ -315,7 +320,7 @@ class Answers(Reading):
         return {self.name: logits if self.name == "logits" else logits.softmax(1)}
 
     def _public_rows(self) -> Rows:
-        """Return the public samples that the last upload answers on, in its order."""
+        """Return the public samples that the last upload is about, in its order."""
         subject, last = self.subject, self.subject.last
         if subject.public_start is None:
             raise ConfigError(
@@ -336,16 +341,13 @@ _FORMS: tuple[tuple[set[str], type[ClassMeans | Answers | Head], str], ...] = (
     ({"softmax"}, Answers, "softmax"),
     ({"weight"}, Head, "weight"),
 )
-"""Arrays by which a payload is known, of which it may have one more; how it is read, and the array that is."""
+"""Arrays that identify a payload, how it is read, and its main array. One more array may be present."""
 
 
 def readings_of(subjects: Sequence[Subject]) -> list[Reading]:
-    """Return how the payload of each client is read that can be read.
+    """Return the readings of all clients whose uploads can be read.
 
-    Raises
-    ------
-    ConfigError
-        There is none: names the algorithm, and what it uploads.
+    Raises a `ConfigError` that names the algorithm and its arrays if there is none.
     """
     found = [reading for one in subjects if (reading := reading_of(one))]
     if not found:
@@ -356,7 +358,7 @@ def readings_of(subjects: Sequence[Subject]) -> list[Reading]:
 
 
 def reading_of(subject: Subject) -> Reading | None:
-    """Return the reading that fits what a client sends; None where there is none."""
+    """Return the reading that fits a client's uploads, or None."""
     names = set(subject.last.upload)
     for marks, kind, name in _FORMS:
         if marks <= names and len(names) <= len(marks) + 1:
@@ -379,7 +381,10 @@ def reading_of(subject: Subject) -> Reading | None:
 def compared(
     readings: Sequence[Reading], scorer: Callable[[Reading], Callable[[Predictor], T]]
 ) -> tuple[list[T], list[T]]:
-    """Return what is read of each client's upload, and of another client's in its place: nothing if there is one."""
+    """Score each client's upload, and another client's upload in its place.
+
+    The second list is empty if there is only one client.
+    """
     found, without = list[T](), list[T]()
     for reading, other in zip(readings, [*readings[1:], readings[0]], strict=True):
         score = scorer(reading)
@@ -389,7 +394,7 @@ def compared(
 
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of values (N, ...) over each class (C, ...), and of which classes there are samples (C,)."""
+    """Return the mean of values (N, ...) for each class (C, ...), and which classes have samples (C,)."""
     counts, values = torch.bincount(labels, minlength=classes), values.detach()
     sums = torch.zeros(classes, *values.shape[1:], device=values.device, dtype=values.dtype)
     sums.index_add_(0, labels, values)

@@ -1,4 +1,4 @@
-"""An audit of a run: all attacks that fit, as a table, as ``audit.json`` and as pictures in the run folder."""
+"""The audit of a run: all attacks that fit, as tables, as ``audit.json`` and as pictures in the run folder."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
 from simulations.reports.terminal import table_of
 from simulations.studies.accounting import Guarantee, guarantees
-from simulations.studies.audit.labels import IMITATIONS, SAID, Estimate, by_imitation, estimates
+from simulations.studies.audit.labels import IMITATIONS, UPLOAD_READERS, Estimate, by_imitation, estimates
 from simulations.studies.audit.measures import Finding, Found, NotFittedError, Scores
 from simulations.studies.audit.membership import by_likelihood
 from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FOLDER, JSON_FILE = "audit", "audit.json"
-"""What an audit writes into a run folder."""
+"""Folder and file that an audit writes in a run folder."""
 
 MAX_CLASSES = 5
-"""Classes of a client that a table names."""
+"""Maximum number of a client's classes in a table."""
 
 
 class Attack(NamedTuple):
-    """An attack: its name, itself, and why it does not fit a payload (or an empty text)."""
+    """An attack; `fits` returns why it does not fit a payload, or an empty text."""
 
     name: str
     run: Callable[[Sequence[Reading]], Found]
@@ -48,10 +48,10 @@ class Attack(NamedTuple):
 
 
 def attacks(shadows: int, mimics: int) -> list[Attack]:
-    """Return all attacks, in the order of the table; the parameters are those of `audited`."""
+    """Return all attacks, in the order of the table; see `audited` for the parameters."""
     return [
         Attack("membership: LiRA, offline (Carlini et al. 2022)", partial(by_likelihood, shadows=shadows)),
-        *(Attack(f"labels: {name}{said.authors}", said.run, said.fits, False) for name, said in SAID.items()),
+        *(Attack(f"labels: {name}{one.authors}", one.run, one.fits, False) for name, one in UPLOAD_READERS.items()),
         Attack("labels: imitated clients", partial(by_imitation, imitations=mimics)),
         Attack("pictures: class means (He et al. 2019)", by_means, fits_means),
         Attack("pictures: gradient (Geiping et al. 2020)", by_gradient, fits_gradient),
@@ -60,7 +60,7 @@ def attacks(shadows: int, mimics: int) -> list[Attack]:
 
 @dataclass(frozen=True)
 class Audit:
-    """What attacks have found in a run.
+    """The results of the attacks on a run.
 
     Parameters
     ----------
@@ -69,13 +69,13 @@ class Audit:
     skipped : mapping of str to str
         Attacks that do not fit, or cannot be fitted to some clients' uploads, and why.
     pictures : list of Path
-        Files with originals above and what was made of them below.
+        Files with originals above and reconstructions below.
     guarantees : list of Guarantee
-        What the noise on uploads guarantees whatever the attack; empty without noise.
+        What the noise on uploads guarantees against any attack; empty without noise.
     unknown : str
-        What of that is not known, and why; empty: nothing.
+        Which guarantee is unknown, and why, or an empty text.
     estimates : list of Estimate
-        What is read without the clients' data, with nothing to measure it against.
+        What is inferred without the clients' data, and so without ground truth.
     """
 
     findings: list[Finding]
@@ -95,7 +95,7 @@ def audited(
     mimics: int = IMITATIONS,
     places: Mapping[int, Path] | None = None,
 ) -> Audit:
-    """Run all attacks that fit a run's payload, and write what they find into its folder.
+    """Run all attacks that fit a run's payload, and write the results to its folder.
 
     Parameters
     ----------
@@ -104,34 +104,33 @@ def audited(
     device : str
         Device of the attacks, as the config key ``device``.
     shadows : int
-        Models that are trained for LiRA for each client, 2 or more.
+        Shadow models that LiRA trains for each client, 2 or more.
     clients : int
-        Number of clients, the first ones. 0: all.
+        Number of clients to attack, from the first. 0: all.
     mimics : int
         Clients that are imitated to learn how class histograms show, 1 or more.
     places : mapping of int to Path, optional
-        Of a deployment, by client: its node's ``state-dir``, or its data. Without, what uploads say by themselves is
-        read alone.
+        For a deployment, each client's ``state-dir`` or data. Without it, only the uploads themselves are read.
 
     Raises
     ------
     ConfigError
-        The device is not available, or no attack supports the uploads, or none does without the clients' data.
+        The device is not available, or no attack can read the uploads, or none can without the clients' data.
     RunFolderError
-        There is no run, it has no uploads, or its data are not here; or the folder cannot be written.
+        The run, its uploads or its data are missing, or the folder cannot be written.
     """
     find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
-    noised, unknown = guarantees(load_run(folder))  # which says how to name a run, where there is none
+    noised, unknown = guarantees(load_run(folder))  # raises if there is no run
     naming = option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
     found, pictures = list[Finding](), dict[str, tuple[Scores, Scores]]()
     if is_deployment(folder) and not places:
         said = estimates(uploads_of(folder))
         if not said:
             raise ConfigError(
-                f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
-                f"clients' data, so name their nodes' folders ({naming})"
+                f"{folder} is a deployment whose uploads alone do not show classes: other attacks need the clients' "
+                f"data, so name the folders of their nodes ({naming})"
             )
         why = f"needs the clients' data ({naming})"
         skipped = {attack.name: why for attack in attacks(shadows, mimics) if attack.needs_data}
@@ -153,13 +152,13 @@ def audited(
 
 
 def _ran(attack: Attack, readings: Sequence[Reading]) -> tuple[Found | None, str]:
-    """Return what an attack finds of the clients that it can be fitted to, and why not of others; empty: of all."""
+    """Return what an attack finds for the clients it can be fitted to, and why not for the others, if any."""
     try:
         return attack.run(readings), ""
     except NotFittedError as error:
         why = str(error)
     fitted = [one for one in readings if len(readings) > 1 and not _ran(attack, [one])[1]]
-    if len(fitted) == len(readings):  # each alone, and not together
+    if len(fitted) == len(readings):  # each alone, but not together
         fitted = []
     others = [one.subject.client_id for one in readings if one not in fitted]
     found = _ran(attack, fitted)[0] if fitted else None
@@ -167,17 +166,7 @@ def _ran(attack: Attack, readings: Sequence[Reading]) -> tuple[Found | None, str
 
 
 def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Table]":
-    """Yield what was found in a run as tables: the figures, what is read without data, and what noise guarantees.
-
-    Parameters
-    ----------
-    audit : Audit
-        What was found.
-    run : str
-        What the run is called.
-    names : sequence of str, optional
-        Those of the classes.
-    """
+    """Yield the figures, the estimates without data and the guarantees of a run as tables; `names` are of classes."""
 
     def classes(one: Estimate) -> str:
         order = np.argsort(-one.shares, kind="stable")[:MAX_CLASSES]
@@ -199,9 +188,10 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
             words={"attack", "reads", "measure"},
             notes=[
                 "figure: over clients. another's: the same with another client's upload in its place. chance: an "
-                "attacker who reads nothing, of pictures the mean of its own samples, of labels the nearer of that and "
-                "even shares. best: the truth, or, of membership, the client's whole model. An AUC, TPR or PSNR above "
-                "chance, or an error below it, is a leak; -: not defined, such as where clients have all classes.",
+                "attacker who reads nothing; for pictures the mean of its samples, for labels the better of their "
+                "histogram and even shares. best: the truth or, for membership, the client's whole model. An AUC, TPR "
+                "or PSNR above chance, or an error below it, is a leak. -: undefined, for example because clients have "
+                "all classes.",
                 *dict.fromkeys(f"{one.attack}: assumed to be known: {one.knows}." for one in audit.findings),
             ],
         )
@@ -211,7 +201,7 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
             {"client": lambda one: str(one.client), "labels": attrgetter("attack"), "classes, most first": classes},
             audit.estimates,
             words={"labels", "classes, most first"},
-            notes=["Nothing is measured: the clients' data are not here. A mark counts as one sample."],
+            notes=["Nothing is measured: the clients' data are missing. A mark counts as one sample."],
         )
     if audit.guarantees:
         yield table_of(
@@ -224,12 +214,12 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
             },
             audit.guarantees,
             words={"against"},
-            notes=[f"epsilon: at delta = {DELTA:g}, where a client's data are replaced by any others; for any attack."],
+            notes=[f"epsilon: at delta = {DELTA:g}, if a client's data are replaced by any others; for all attacks."],
         )
 
 
 def shown(number: float | None) -> str:
-    """Return a figure as tables show it.
+    """Format a figure for tables.
 
     Examples
     --------
@@ -252,17 +242,17 @@ def _written(folder: Path, said: Mapping[str, object], pictures: Mapping[str, tu
 
 
 def _drawn(folder: Path, attack: str, originals: Scores, found: Scores) -> Path:
-    """Draw originals above, and below what was made of them, into a file that is called by the attack."""
+    """Draw originals above reconstructions into a file named after the attack."""
     from matplotlib.figure import Figure
 
     name = attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
     path, columns = folder / f"{name}.png", len(originals)
-    figure = Figure(figsize=(max(columns + 0.4, 5), 2.6))  # the title has room
+    figure = Figure(figsize=(max(columns + 0.4, 5), 2.6))  # room for the title
     axes = figure.subplots(2, columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
     for row, label, images in zip(axes, ("original", "found"), (originals, found), strict=True):
         row[0].set_ylabel(label)
         for one, image in zip(row, images, strict=True):
-            shape = image[0] if len(image) == 1 else image.transpose(1, 2, 0)  # colours last
+            shape = image[0] if len(image) == 1 else image.transpose(1, 2, 0)  # channels last
             one.imshow(shape, cmap="gray", vmin=0, vmax=1)
     figure.suptitle(attack)
     figure.savefig(path, dpi=100)

@@ -1,4 +1,4 @@
-"""A client under attack: its downloads and uploads, the attacker's own data, and the truth."""
+"""The client under attack: its downloads and uploads, the attacker's data, and the ground truth."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -28,24 +28,24 @@ from hetfl_flwr.seeding import generator
 from simulations.inference.loading import load_client, load_deployed
 
 MAX_ROWS = 10_000
-"""Maximum number of the attacker's rows, and of a client's own."""
+"""Maximum number of samples of the attacker, and of each split of the client."""
 
 Predictor = Callable[[Tensor], Tensor]
-"""From inputs (B, *shape) to logits (B, C)."""
+"""Maps inputs (B, *shape) to logits (B, C)."""
 
 
 class Rows(NamedTuple):
-    """Samples as a model takes them: inputs (N, *shape) and labels (N,) int64."""
+    """Samples as model inputs (N, *shape) and labels (N,), int64."""
 
     inputs: Tensor
     labels: Tensor
 
     def __len__(self) -> int:
-        """Return N, the number of samples."""
+        """Return the number of samples."""
         return len(self.labels)
 
     def some(self, rows: NDArray[np.int64]) -> "Rows":
-        """Return the samples at some positions."""
+        """Return the samples at the given positions."""
         chosen = torch.from_numpy(rows).to(self.labels.device)
         return Rows(self.inputs[chosen], self.labels[chosen])
 
@@ -57,30 +57,30 @@ class Subject:
     Parameters
     ----------
     config : RunConfig
-        The run's, which the server knows.
+        The config of the run, which the server knows.
     client_id, classes : int
-        Which client; C.
+        The client, and C.
     model : SplitModel
         Its trained model, in evaluation mode. Attacks that use it say so.
     client : KnowledgeClient
-        Its side of the algorithm, built anew: for the form of what it sends.
+        A new instance of its side of the algorithm, for the form of its payloads.
     kept : tuple of KeptUpload
-        What it was sent and has uploaded, in order; at least one.
+        Its downloads and uploads, in order; at least one.
     trained_on : Rows
-        The truth: its training samples, the public ones first.
+        Ground truth: its training samples, the public ones first.
     members, strangers : Rows
-        The truth of membership: its private training samples, and its test samples; where these are not drawn from the
-        client's own, those of them that have classes in the shares of its members.
+        Ground truth of membership: its private training samples, and its test samples. Test samples that are not drawn
+        from the client's own data are subsampled to the class shares of the members.
     counts : array
-        The truth of its class histogram: training samples of each class, (C,).
+        Ground truth of its class histogram: training samples of each class, (C,).
     known : Rows
-        What the attacker has of the same distribution: training samples of the other clients.
+        The attacker's samples of the same distribution: training samples of the other clients.
     public : Rows
-        The public samples of all clients in the order in which they are numbered. Empty where there are none.
+        The public samples of all clients, in the order of their numbers.
     public_start : int or None
-        Where those of the client itself begin. None: not all clients' data are here, so no number is known.
+        Number of the client's first public sample; None if the data of some clients are missing.
     centre : Tensor
-        What to add to inputs for pixels in [0, 1], (*shape). Empty: the inputs are no pictures.
+        Added to inputs, it gives pixels in [0, 1]: (*shape). Empty if the inputs are not images.
     """
 
     config: RunConfig
@@ -100,25 +100,25 @@ class Subject:
 
     @property
     def last(self) -> KeptUpload:
-        """The upload that is attacked: the newest."""
+        """The last upload, which is attacked."""
         return self.kept[-1]
 
     @cached_property
     def to_train(self) -> Rows:
-        """The half of `known` that models of the attacker's are trained on which are asked about classes."""
+        """The half of `known` that the attacker trains on, if it evaluates its models on the other half."""
         return self.known.some(np.arange(0, len(self.known), 2))
 
     @cached_property
     def to_ask(self) -> Rows:
-        """The half of `known` that they are asked about, which is new to them; all, where there is one sample."""
+        """The half of `known` that the attacker's models are evaluated on; all if there is one sample."""
         return self.known.some(np.arange(min(1, len(self.known) - 1), len(self.known), 2))
 
     def rng(self, *scope: int | str) -> np.random.Generator:
-        """Return the generator of one purpose of the attacker's."""
+        """Return the attacker's generator for one purpose."""
         return generator(self.config.seed, self.client_id, "audit", *scope)
 
     def forward_of(self, model: SplitModel) -> Predictor:
-        """Return what a model computes with weights as they travel, by the client's method."""
+        """Return the forward pass of a model whose weights are as in payloads, as the method defines it."""
         return self.client.forward_of(model, self.last.download)
 
     def picture(self, inputs: Tensor) -> NDArray[np.float64]:
@@ -130,10 +130,7 @@ class Subject:
 def uploads_of(folder: Path) -> list[KeptUpload]:
     """Return the kept uploads of a run.
 
-    Raises
-    ------
-    RunFolderError
-        Nothing, or there is no run: says which key keeps uploads.
+    Raises a `RunFolderError` that names the config key if there are none.
     """
     config, kept = config_of(folder), list(kept_uploads(folder))
     if not kept:
@@ -152,43 +149,29 @@ def is_deployment(folder: Path) -> bool:
 def subjects_of(
     folder: Path, device: str = "cpu", most: int = 0, places: Mapping[int, Path] | None = None
 ) -> list[Subject]:
-    """Return the clients of a run that have uploaded something, by client id.
+    """Return the clients of a run that uploaded something, by client id.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    device : str
-        Device of the attacks.
-    most : int
-        Number of clients, the first ones. 0: all.
-    places : mapping of int to Path, optional
-        Of a deployment: where the clients' state-dirs are, or their data. Of clients that are not named neither uploads
-        nor data are used.
-
-    Raises
-    ------
-    RunFolderError
-        There is no run, or its uploads were not kept, or its data are not here, or it has no checkpoint.
-    ConfigError
-        Only one client is there, or one that the run has not; or all have the same samples.
+    `most` limits the number of clients; 0: all. `places` gives, for a deployment, each client's state-dir or data;
+    clients without an entry are left out, with their data. Raises a `RunFolderError` if the run, its uploads, data or
+    checkpoint are missing, and a `ConfigError` for fewer than two clients, an unknown one, or clients that all share
+    the same samples.
     """
     kept = uploads_of(folder)
     config = config_of(folder).with_values({"device": device, "state-dir": ""})
     deployed = is_deployment(folder)
     if places and not deployed:
         raise ConfigError(
-            f"{option('--node', 'nodes')}: {folder} is no deployment, and its data are where its config says"
+            f"{option('--node', 'nodes')}: {folder} is not a deployment; its data are where its config says"
         )
     if beyond := [client for client in places or () if not 0 <= client < (config.clients or inf)]:
         raise ConfigError(f"{option('--node', 'nodes:')} {beyond[0]}: {folder} has clients 0 .. {config.clients - 1}")
     there = sorted(places or ()) if deployed else list(range(config.clients))
     if config.partition == "all":
-        raise ConfigError(f"{folder}: partition = all: an attacker's own samples would be the client's, too")
+        raise ConfigError(f"{folder}: partition = all: the attacker's samples would be the client's samples")
     if len(there) < 2:
         raise ConfigError(
-            f"{folder}: an attacker's own samples are those of other clients, so the data of two at least are needed, "
-            f"and there are those of {len(there)}"
+            f"{folder}: the attacker's samples are those of other clients, so the data of at least two are needed, "
+            f"not of {len(there)}"
         )
     nodes = [load_deployed(folder, one, places[one]) if places else load_client(folder, one) for one in there]
     for node in nodes:
@@ -199,12 +182,15 @@ def subjects_of(
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all parts, at least one."""
+    """Concatenate samples; at least one part."""
     return Rows(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def in_shares_of(members: Rows, strangers: Rows) -> Rows:
-    """Return the first strangers of each class, as many as leave the classes that both have in the members' shares.
+    """Subsample strangers to the class shares of the members.
+
+    The first strangers of each class are kept, as many as the scarcest class that both have allows; classes that the
+    members lack are dropped.
 
     Examples
     --------
@@ -230,11 +216,11 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
 
     same = [one for one in nodes if one.client_id != node.client_id and one.data.spec == spec]
     if not same:
-        raise ConfigError(f"client {node.client_id}: no other client has data of its form, so the attacker has none")
+        raise ConfigError(f"client {node.client_id}: no other client has data of this form, so the attacker has none")
     known = joined([there(one.data.train) for one in same])
     order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MAX_ROWS]
     members, strangers = there(data.private), there(data.test)
-    client = build_client(node.config, replace(node, model=deepcopy(node.model)))  # which may draw a head anew
+    client = build_client(node.config, replace(node, model=deepcopy(node.model)))  # it may reinitialize the head
     if node.config.test_set == "global" or node.config.iid_evaluation:
         strangers = in_shares_of(members, strangers)
     return Subject(

@@ -1,1 +1,1 @@
-"""The papers' tables and figures: a recipe each, run over seeds, the paper's figures beside ours."""
+"""Reproduction of the tables and figures of papers: one recipe each, run over seeds and compared with the paper."""

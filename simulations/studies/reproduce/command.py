@@ -1,4 +1,4 @@
-"""``hetfl reproduce``: execute a recipe, and compare our figures with the paper's."""
+"""``hetfl reproduce``: run recipes, and compare our figures with the paper's."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,26 +29,26 @@ from simulations.studies.reproduce.tuned import tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
-    """A request of the command line.
+    """Options of ``hetfl reproduce``.
 
     Parameters
     ----------
     out : Path
-        Folder with a folder for each recipe.
+        Folder with a subfolder for each recipe.
     variant : {"full", "short", "quick"}
-        How much of it.
+        The variant of the recipes.
     only : list of str
-        What the name of a row or column must contain, one of these. Empty: all.
+        Run only rows and columns whose names contain one of these. Empty: all.
     seeds : int
-        How many; 0: as the recipe says.
+        Number of seeds; 0: as the recipe says.
     backend : Backend
         Where the runs are executed.
     extra : mapping
         Config keys that override the recipe's.
     results : Path or None
-        The Markdown page of all results; full reports and records are kept beside it.
+        The Markdown page of all results, next to the folder of full reports and records.
     report_only : bool
-        Whether to execute no runs, and report those that exist.
+        Whether to report only existing runs.
     """
 
     out: Path
@@ -61,16 +61,16 @@ class Request(NamedTuple):
     report_only: bool = False
 
     def recipe(self, name: str) -> Recipe:
-        """Return a recipe in the variant that is asked for; one that has no short variant is as in full."""
+        """Load a recipe in the requested variant; without a short variant, the full one."""
         recipe = load(name)
         owner = load(recipe.runs) if recipe.runs else recipe
         variant: Variant = "full" if self.variant == "short" and not owner.has_short else self.variant
         own = {"title": f"{recipe.title}: {variant} variant, not the paper's setting"} if variant != "full" else {}
-        less = {"found": "", "note": ""} if variant == "quick" else {}  # these are about the other variants
+        less = {"found": "", "note": ""} if variant == "quick" else {}  # they describe the other variants
         return recipe.model_copy(update={"variant": variant, **own, **less})
 
     def cells(self, recipe: Recipe) -> list[Cell]:
-        """Return the cells that are asked for."""
+        """Return the requested cells."""
         return [
             cell.model_copy(update={"settings": {**cell.settings, **self.extra}})
             for cell in recipe.cells(recipe.variant)
@@ -78,7 +78,7 @@ class Request(NamedTuple):
         ]
 
     def command(self, name: str, recipe: Recipe) -> str:
-        """Return the command that makes a table."""
+        """Return the command that reproduces a recipe."""
         words = ["hetfl reproduce", name, *([] if recipe.variant == "full" else [f"--{recipe.variant}"])]
         words += [f"--only '{text}'" for text in self.only]
         words += [f"--seeds {self.seeds}"] if self.seeds else []
@@ -86,13 +86,12 @@ class Request(NamedTuple):
 
 
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
-    """Reproduce recipes, one after the other; return whether all runs are complete.
+    """Reproduce recipes one after the other; return whether all runs are complete.
 
-    Runs that have ended are not repeated. The table, JSON and picture of each recipe are written from the runs that
-    there are, so that a failure loses nothing.
+    Finished runs are not repeated. The report of each recipe covers the runs that exist, so a failure loses nothing.
     """
     recipes = {name: request.recipe(name) for name in (names() if list(wanted) == ["all"] else wanted)}
-    cells = {name: request.cells(recipe) for name, recipe in recipes.items()}  # all are checked first
+    cells = {name: request.cells(recipe) for name, recipe in recipes.items()}  # checks all before the first run
     if not any(cells.values()):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
     whole, made = True, dict[str, tuple[Path, str]]()
@@ -108,9 +107,10 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
 def _reproduce(
     name: str, recipe: Recipe, asked: Sequence[Cell], request: Request, console: Console
 ) -> tuple[bool, dict[str, tuple[Path, str]]]:
-    """Run and report one recipe; return whether all is there, and its folder and section by its title, if it has any.
+    """Run and report one recipe.
 
-    Table, figures and picture are of what is there.
+    Returns whether it is complete, and its folder and section of the page of all results by title, if it has any
+    records.
     """
     suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
     shared, folder = Path(recipe.runs or name).stem + suffix, request.out / (Path(name).stem + suffix)

@@ -1,4 +1,4 @@
-"""The paper's figures beside ours: statistics over seeds, and ranks of rows over columns and seeds.
+"""Our figures and the paper's: statistics over seeds, and ranks of rows over columns and seeds.
 
 Ranks, Friedman's and Nemenyi's tests: Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR
 2006, Sections 3.2.2 and 3.2.3.
@@ -22,11 +22,13 @@ from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Ce
 from simulations.studies.reproduce.records import Record, course_name
 
 LEVEL = 0.95
-"""Of the intervals."""
+"""Confidence level of intervals."""
 
 LEAST = 3
-"""Seeds that an interval needs: of two, Student's t is 12.7 standard errors wide on either side. Rows that Friedman's
-test compares, and blocks, at least."""
+"""Minimum number of seeds for an interval, and of rows and blocks for Friedman's test.
+
+With two seeds, Student's t would be 12.7 standard errors to either side.
+"""
 
 SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 
@@ -42,7 +44,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One figure of the table.
+    """One figure of a table: a measure of a cell.
 
     Parameters
     ----------
@@ -51,15 +53,15 @@ class Outcome:
     measure : str
         Its name in the paper.
     unit : str
-        What the figures are in.
+        The unit of all figures.
     paper : float or None
-        The paper's figure; None where it gives none.
+        The paper's figure, if any.
     ours : mapping of int to float
-        Ours by seed.
+        Our figures by seed.
     baseline : mapping of int to float
         Those of the row that this one is compared with, in the same column.
     judged : bool
-        Whether the paper's figure in our interval would say anything: not where the reading was chosen by its result.
+        Whether it means anything if our interval holds the paper's figure: not if the reading was chosen by its result.
     baseline_paper : float or None
         The paper's figure of the row that this one is compared with.
     """
@@ -80,44 +82,44 @@ class Outcome:
 
     @property
     def mean(self) -> float | None:
-        """The mean over the seeds."""
+        """The mean over seeds."""
         return average(self.ours.values()) if self.ours else None
 
     @property
     def deviation(self) -> float | None:
-        """The sample standard deviation over the seeds; None with fewer than two."""
+        """The sample standard deviation over seeds; None with fewer than two."""
         return stdev(self.ours.values()) if len(self.ours) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
+        """Our mean minus the paper's figure."""
         return self.mean - self.paper if self.mean is not None and self.paper is not None else None
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the mean by Student's t.
+        """The confidence interval of the mean by Student's t.
 
-        None with fewer than three seeds, and where a share would be below 0 or above 100 %: so few seeds that differ so
-        much, or so near to the bound, are not what Student's t is about.
+        None with fewer than three seeds, and for a share if the interval leaves 0 to 100 %: Student's t does not fit so
+        few seeds with such a spread, or so close to the bound.
         """
         found = _interval(self.ours.values())
         return None if found is None or (self.unit == "%" and not 0 <= found[0] <= found[1] <= SCALES["%"]) else found
 
     @property
     def within(self) -> bool | None:
-        """Whether the paper's figure lies in the interval; None where that would say nothing."""
+        """Whether the interval holds the paper's figure; None if that means nothing."""
         if self.interval is None or self.paper is None or not self.judged:
             return None
         return self.interval[0] <= self.paper <= self.interval[1]
 
     @property
     def away(self) -> float | None:
-        """How many of our deviations the paper's figure is away from our mean."""
+        """The difference from the paper's figure in standard deviations."""
         return abs(self.difference) / self.deviation if self.difference is not None and self.deviation else None
 
     @cached_property
     def against(self) -> Difference | None:
-        """The difference from the baseline's row, by a paired t-test over the seeds; None if it has no deviation."""
+        """The difference from the baseline, by a paired t-test over seeds; None if the differences are all equal."""
         seeds = sorted(self.ours.keys() & self.baseline.keys())
         differences = [self.ours[seed] - self.baseline[seed] for seed in seeds]
         if len(seeds) < 2 or len(set(differences)) == 1:
@@ -143,12 +145,11 @@ def _interval(values: Collection[float]) -> tuple[float, float] | None:
 
 
 Gains = Mapping[tuple[str, str], Mapping[int, Mapping[int, float]]]
-"""By row and column, then by seed and client, the difference of a client's accuracy from that with the row which a row
-is compared with; a fraction."""
+"""Differences in accuracy (fractions) from the baseline: by row and column, then by seed and client."""
 
 
 def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> Gains:
-    """Return the clients' gains, wherever the run of either row is there."""
+    """Return the clients' gains for each cell and seed where both runs exist."""
     known = {(record.cell, record.seed): record.clients for record in records}
     folders = {(cell.row, cell.column): cell.folder for cell in cells}
     found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
@@ -161,7 +162,7 @@ def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> Gains:
 
 
 def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
-    """Return a figure for each cell and measure, of the runs that there are."""
+    """Return an outcome for each cell and measure."""
     gains: Gains = gains_of(cells, records) if recipe.compares_clients else {}
     by_name = {(cell.row, cell.column): cell for cell in cells}
 
@@ -204,22 +205,22 @@ def last_rise(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows by their mean rank in blocks, each a column with a seed: 1 is best, equal figures share a rank.
+    """Rows by mean rank over blocks, each a column with a seed: 1 is best, equal figures share a rank.
 
     Parameters
     ----------
     ranks : dict of str to float
         By row, the best first.
     columns : list of str
-        Those whose seeds are the blocks.
+        The columns of the blocks.
     blocks : int
-        How many there are.
+        Number of blocks.
     critical : float
-        Two rows whose mean ranks are less apart than this are not told apart at the 5 % level (Nemenyi).
+        Mean ranks that differ by less are not significantly different at the 5 % level (Nemenyi).
     p : float
-        Of Friedman's test that all rows are alike.
+        The p-value of Friedman's test that all rows are equal.
     left_out : list of str
-        Rows that lack one of these columns or seeds.
+        Rows that lack some of the blocks.
     """
 
     ranks: dict[str, float]
@@ -231,16 +232,9 @@ class Ranking:
 
 
 def ranking(found: Sequence[Outcome], measure: str) -> Ranking | None:
-    """Rank rows by a measure, more being better; None where too few rows or blocks are there.
+    """Rank rows by a measure, higher being better; None with too few rows or blocks.
 
     A block is a column with a seed that at least half of the rows have.
-
-    Parameters
-    ----------
-    found : sequence of Outcome
-        All figures of a table.
-    measure : str
-        One of its measures.
     """
     ours = [one for one in found if one.measure == measure and one.ours]
     columns = list(dict.fromkeys(one.cell.column for one in ours))

@@ -1,4 +1,4 @@
-"""Figures as tables: as a full report, as JSON, and as a section of the page of all results."""
+"""Tables of figures: the full report, its JSON file, and the section of the page of all results."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from simulations.studies.reproduce.recipe import GAIN, Cell, Recipe
 from simulations.studies.reproduce.records import Record
 
 RESULTS = "results"
-"""Folder beside the page, for full reports, pictures and records."""
+"""Folder next to the page, with full reports, pictures and records."""
 
 MISSING = "Not run"
-"""Heading of the section that names what has not been run."""
+"""Heading of the section that lists recipes without runs."""
 
 PAPERS = "What holds, paper by paper"
-"""Heading of the text that is written by hand and stands before all sections."""
+"""Heading of the section that is written by hand, which comes first."""
 
 CHOSEN = {
     "text": "**Reading:** as the paper's text has it.",
@@ -30,19 +30,19 @@ CHOSEN = {
     "none": "**Readings:** several, of which none is chosen; which of the paper's figures lie in our intervals is not "
     "counted.",
 }
-"""What a section says of how its recipe's reading was chosen."""
+"""What a report says about how the reading of its recipe was chosen."""
 
 UNTUNED = "gain, not tuned"
 """The measure of a tuned row that is of its method without tuning."""
 
 QUICK = " (quick, not the paper's setting)"
-"""What each line of a table of the quick variant says."""
+"""Mark of each line of a table of the quick variant."""
 
 
 def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
-    """Return a Markdown page with a table for each column: what made it, what it has less than the paper's, and more.
+    """Return the full report as a Markdown page with a table for each column; with one measure, one table for all.
 
-    Of a single measure all columns are in one table.
+    `made` says what made the runs, `less` how they differ from the paper's, and `more` are further paragraphs.
     """
     if len(recipe.measures) == 1 and recipe.columns:
         tables = [_grid(recipe, found, lambda one: one.cell.column, found[0].label, seeds=False)]
@@ -110,20 +110,10 @@ def differences_as_markdown(recipe: Recipe, found: Sequence[Outcome], rise: tupl
 
 
 def section(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
-    """Return a section of the page of all results.
+    """Return a section of the page of all results, with the first paragraph of the findings.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        Gives the heading and the first paragraph of what was found. If none of its readings is chosen, there is no
-        table.
-    found : sequence of Outcome
-        All figures. With columns, the table has the measure that rows are ranked by, or the first; without, all
-        measures. The longer side goes down the page.
-    made : str
-        The command, the commits and the number of runs.
-    less : str
-        What the runs have less than the paper's.
+    With columns, the table has one measure, by which rows are ranked, or the first one; otherwise it has all. The
+    longer side goes down. If no reading is chosen, there is no table.
     """
     drawn = recipe.figure.measures if recipe.figure.kind != "gains" else []
     measures = drawn or list(recipe.measures)
@@ -154,7 +144,7 @@ def _grid(
     seeds: bool = True,
     turned: bool = False,
 ) -> str:
-    """Return our figures, and the paper's, by rows and what goes across; where turned, the longer side goes down."""
+    """Return our figures and the paper's, rows by what goes `across`; if `turned`, the longer side goes down."""
     cells = {}
     for one in found:
         if one.ours:
@@ -173,13 +163,13 @@ def _grid(
 
 
 def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return lines as a Markdown table whose first column is text."""
+    """Return a Markdown table whose first column is text and whose other columns are right-aligned."""
     lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def ranks_as_markdown(found: Ranking | None, measure: str) -> str:
-    """Return ranks by a measure as a paragraph and a table; an empty text if there are none."""
+    """Return a ranking as a paragraph and a table, or an empty text."""
     if found is None:
         return ""
     left = f" Left out, since they lack some of these: {'; '.join(found.left_out)}." if found.left_out else ""
@@ -192,7 +182,7 @@ def ranks_as_markdown(found: Ranking | None, measure: str) -> str:
 
 
 def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str, less: str) -> str:
-    """Return all figures, each seed's among them, and what made their runs."""
+    """Return all figures, for each seed too, and the versions of their runs."""
     whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "less": less, "command": command}
     versions = list({str(one): one for record in records for one in record.versions}.values())
     figures = [
@@ -213,7 +203,7 @@ def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record],
 
 
 def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
-    """Return in words what these cells have otherwise than the full table: config keys, and cells left out."""
+    """Describe how cells differ from the full table: config keys, and missing cells."""
     whole = {cell.folder: cell.settings for cell in recipe.cells()}
     changed: dict[str, dict[str, None]] = {}
     for cell in cells:
@@ -229,18 +219,18 @@ def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
 
 
 def ours(outcome: Outcome) -> str:
-    """Return our figure, mean ± deviation over the seeds, or a dash."""
+    """Return our mean ± standard deviation over seeds, or a dash."""
     both = (outcome.mean, outcome.deviation)
     return " ± ".join(figure(value, outcome.unit) for value in both if value is not None) or "-"
 
 
 def figure(value: float, unit: str) -> str:
-    """Return a number in the format of tables."""
+    """Format a number for tables."""
     return f"{value:,.0f}" if unit == "numbers" else f"{value:,.2f}"
 
 
 def counted(found: Sequence[Outcome]) -> str:
-    """Return the seeds, how many of our intervals have the paper's figure, and how many are over two deviations off."""
+    """Return the number of seeds, and how many of the paper's figures our intervals hold or are far off."""
     numbers = sorted({len(one.ours) for one in found} - {0})
     seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))}."
     judged = [one for one in found if one.within is not None]
@@ -253,21 +243,11 @@ def counted(found: Sequence[Outcome]) -> str:
 
 
 def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], path: Path) -> None:
-    """Write the page and its full reports; sections of other recipes stay, and so does the text under `PAPERS`.
+    """Write the page of all results and its full reports.
 
-    Parameters
-    ----------
-    titles : mapping of str to str
-        The title of each recipe that was asked for, by its name; those without a section are listed as missing.
-    made : mapping of str to (Path, str)
-        Those with figures, by title: the folder of ``table.md`` and ``figure.png``, and the section.
-    path : Path
-        The page.
-
-    Raises
-    ------
-    RunFolderError
-        It cannot be written.
+    `titles` has the title of each requested recipe, by name; `made` has the folder (with ``table.md`` and
+    ``figure.png``) and the section of those with figures, by title. The others are listed as missing. Sections of other
+    recipes and the text under `PAPERS` are kept. Raises a `RunFolderError` if the page cannot be written.
     """
     results = path.parent / RESULTS
     try:

@@ -1,4 +1,4 @@
-"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, gains, features."""
+"""Pictures in the form of the paper's: our figures and the paper's, lines, curves, gains and features."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABREAST = {"bars": 6, "lines": 2, "curves": 2, "gains": 5, "differences": 4}
-"""Most panels beside each other."""
+"""Maximum number of panels in a row."""
 
 ROW, MANY = (0.24, 0.19), 20
-"""Height of a row of figures, in inches, and of one of many."""
+"""Height of a row of figures, in inches; the second one applies to more than `MANY` rows."""
 
 TALLEST = 7.0
-"""Of all panels of figures, in inches."""
+"""Maximum height of all panels of figures, in inches."""
 
 DECADES = 100
-"""Positive numbers that differ by more than this factor have a logarithmic axis."""
+"""Positive numbers that differ by more than this factor get a logarithmic axis."""
 
 
 def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
-    """Draw what is there into a PNG.
+    """Draw the figures of a recipe into a PNG file.
 
-    Nothing is drawn of gains where there are none, and of features where a row is known whose folders, its models, are
-    gone.
+    Nothing is drawn for gains if there are none, and for features if the run folder of a recorded row is missing, since
+    it holds the models.
     """
     cells = list({one.cell.folder: one.cell for one in found}.values())
     measures = recipe.figure.measures or list(recipe.measures)
@@ -63,7 +63,7 @@ def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records:
         case "differences":
             drawn = _differences(recipe, found)
         case "features":
-            models = {job.folder.parent.name: job.folder for job in reversed(runs) if job.finished}  # the first seed's
+            models = {job.folder.parent.name: job.folder for job in reversed(runs) if job.finished}  # of the first seed
             whole = {one.cell for one in records} <= models.keys()
             drawn = (_features(recipe, cells, models), "") if whole else None
     if drawn is not None:
@@ -72,7 +72,7 @@ def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records:
 
 
 def _panels(count: int, kind: str, height: float, *, sharey: bool = True) -> "tuple[Figure, list[Any]]":
-    """Return a page of panels, each of this height in inches."""
+    """Return a page of panels, each with a height in inches."""
     across = min(count, ABREAST[kind])
     down = ceil(count / across)
     figure = page(height * down + 1.2)
@@ -83,9 +83,9 @@ def _panels(count: int, kind: str, height: float, *, sharey: bool = True) -> "tu
 
 
 def _figures(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
-    """Draw a panel a column and measure: for each row the paper's figure, and the mean and deviation of ours.
+    """Draw a panel for each column and measure: for each row the paper's figure, and our mean and deviation.
 
-    Of the measures there are as many as a page has room for, the first ones.
+    Only the first measures are drawn if a page has no room for all.
     """
     from matplotlib.ticker import EngFormatter
 
@@ -129,7 +129,7 @@ def _figures(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
 
 
 def _distance(found: Sequence[Outcome]) -> str:
-    """Say how far our figures are from the paper's: in points, or as a share of the paper's figure."""
+    """Describe how far our figures are from the paper's, in points or as a share of the paper's figure."""
     pairs = [(one, one.paper) for one in found if one.difference is not None and one.paper]
     if not pairs:
         best = max(found, key=lambda one: one.mean or -inf)
@@ -144,9 +144,9 @@ def _distance(found: Sequence[Outcome]) -> str:
 
 
 def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> "tuple[Figure, str] | None":
-    """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
+    """Draw a panel for each column and reported value: for each row the mean and deviation over seeds.
 
-    Of a single row all figures of a round share a panel.
+    With a single row, all values share a panel.
     """
     folders = {(cell.row, cell.column): cell.folder for cell in cells}
     rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
@@ -178,7 +178,7 @@ def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
 
 
 def _lines(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
-    """Draw a panel a measure: for each row the mean and standard deviation over the columns."""
+    """Draw a panel for each measure: for each row the mean and standard deviation over the columns."""
     measures = list(dict.fromkeys(one.measure for one in known))
     figure, panels = _panels(len(measures), "lines", 3.4, sharey=False)
     for axes, measure in zip(panels, measures, strict=True):
@@ -198,10 +198,10 @@ def _lines(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
 
 
 def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "tuple[Figure, str] | None":
-    """Draw a panel a column: for each row its clients' gains, the largest mean on top.
+    """Draw a panel for each column: for each row its clients' gains, the largest mean first.
 
-    In a single panel a measure stands beside each row. Of many rows and columns, the recipe says which rows are shown.
-    None where no row has a gain: that which it is compared with has not been run.
+    A single panel has a measure next to each row. With several panels, the recipe can select rows. None if no row has
+    gains, since the baseline was not run.
     """
     columns: dict[str, dict[str, Impact]] = {}
     against = {one.cell.row: one.cell.against for one in found}
@@ -267,7 +267,7 @@ def _differences(recipe: Recipe, found: Sequence[Outcome]) -> "tuple[Figure, str
 
 
 def _gaining(columns: Mapping[str, Mapping[str, Impact]]) -> str:
-    """Say which row gains most in each column, and in which none gains beyond doubt."""
+    """Name the row that clearly gains most in each column, and the columns where none does."""
     gaining, unclear = [], []
     for column, rows in columns.items():
         known = {row: impact.gain.mean for row, impact in rows.items() if impact.shown and impact.gain.mean > 0}
@@ -282,7 +282,7 @@ def _gaining(columns: Mapping[str, Mapping[str, Impact]]) -> str:
 
 
 def _features(recipe: Recipe, cells: Sequence[Cell], models: Mapping[str, Path]) -> "Figure":
-    """Draw a panel a row: the first two principal components of all domains' test features, coloured by class."""
+    """Draw a panel for each row: the first two principal components of all test features, colored by class."""
     from sklearn.decomposition import PCA
 
     shown = [cell for cell in cells if cell.folder in models]
@@ -300,7 +300,7 @@ def _features(recipe: Recipe, cells: Sequence[Cell], models: Mapping[str, Path])
 
 @torch.no_grad()
 def _embedded(node: Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the features (N, D) that a client's model gives the test samples of all domains, and their labels (N,)."""
+    """Return the features (N, D) of the test samples of all domains by a client's model, and their labels (N,)."""
     batches = [samples.batch(torch.arange(len(samples))) for samples in (node.data.test, *node.data.others)]
     features = torch.cat([node.model.body(inputs) for inputs, _ in batches])
     return features.cpu().numpy(), torch.cat([labels for _, labels in batches]).cpu().numpy()
@@ -311,5 +311,5 @@ def _named(recipe: Recipe, measure: str) -> str:
 
 
 def _called(recipe: Recipe, key: str) -> str:
-    """Return the name of the measure with this key, or the key where none has it."""
+    """Return the name of the measure with this key, or the key if there is none."""
     return next((name for name, measure in recipe.measures.items() if measure.key == key), key)

@@ -1,4 +1,4 @@
-"""What a table or a figure of a paper is, as a TOML file: its runs, what is measured, and the paper's figures."""
+"""A table or figure of a paper as a TOML file: its runs, its measures, and the paper's figures."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,36 +11,41 @@ from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.runs.record import Summary
 
 TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
-"""Where the recipes lie."""
+"""Folder of the recipes."""
 
 NUMBERS = ("numbers_up", "numbers_down")
-"""What is counted over the rounds beside the figures of ``summary.json``."""
+"""Counts of numbers in payloads, which ``rounds.jsonl`` has and ``summary.json`` does not."""
 
 GAIN, HARMED, WORST = "gain", "harmed", "worst-tenth"
 IMPACT = (GAIN, HARMED, WORST)
-"""What is known of a run beside the run of the row that it is compared with, of the same seed: the mean gain in
-accuracy over the clients, the share of clients that lose more than a point, and the mean gain of the tenth that gains
-least."""
+"""Measures relative to the baseline's run with the same seed.
+
+They are the mean gain in accuracy over clients, the share of clients that lose more than a point, and the mean gain of
+the tenth of the clients that gain least.
+"""
 
 QUICK_TRIALS = 2
-"""Settings that the quick variant tries, at most."""
+"""Maximum number of trials in the quick variant."""
 
 PAYLOAD = "payload"
-"""A figure of ``summary.json`` and its counterpart together: ``bytes_up`` and ``bytes_down``."""
+"""The sum of ``bytes_up`` and ``bytes_down`` of ``summary.json``."""
 
 SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick", "columns")
-"""What a recipe that does not say it takes from the one whose runs it shares."""
+"""Keys that a recipe inherits from the recipe whose runs it shares, unless it sets them."""
 
 Settings = Annotated[dict[str, Value], BeforeValidator(lambda table: dict(flattened(table)))]
-"""Config keys, flat; a table of them in TOML is an algorithm's own."""
+"""Config keys, flat; in TOML, an algorithm's options are a table."""
 
 Variant = Literal["full", "short", "quick"]
-"""The paper's settings; on the same data as much of them as a small machine can do; bundled data and few rounds."""
+"""The paper's settings; a reduced version on the same data for a small machine; bundled data and few rounds."""
 
 
 Reading = Literal["", "text", "authors", "result", "none"]
-"""How what a paper leaves open came to be read as it is: unsaid; by the paper's text, by its authors' own code, by the
-figures that came out, or not at all, where several readings stand beside each other."""
+"""How the reading of what a paper leaves open was chosen.
+
+Empty: not stated. Otherwise by the paper's text, by its authors' code or by its results, or not at all: several
+readings are shown.
+"""
 
 
 class _Part(BaseModel):
@@ -53,14 +58,14 @@ class Measure(_Part):
     Parameters
     ----------
     key : str
-        A figure of ``summary.json``, such as ``"acc"``; ``"payload"``: bytes up and down; ``"best:KEY"``: the largest,
-        over the evaluated rounds, of the mean over clients of what they report as KEY; ``"last:KEY"``: that mean in the
-        last of them; ``"trained:KEY"``: the same of those clients that have trained by then;
-        ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
-        ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
-        ``"before:"`` in front of it before round 1, on average; or one of `IMPACT`.
+        A figure of ``summary.json``, such as ``"acc"``, or ``"payload"``: bytes up and down. ``"best:KEY"``,
+        ``"last:KEY"``: the largest value over the evaluated rounds, or the last one, of the mean over clients of what
+        they report as KEY. ``"trained:KEY"``: the last value over the clients that have trained by then.
+        ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the last value over client P, or clients P to Q. ``"numbers_up"``,
+        ``"numbers_down"``: numbers that a client sends or receives in the last round, on average, and with the prefix
+        ``"before:"``, before round 1. Or one of `IMPACT`.
     unit : {"%", "points", "numbers", "MB", ""}
-        "%" is a share times 100, "points" are a difference of two of these.
+        "%" is a share times 100, "points" are a difference of two shares times 100.
     """
 
     key: str
@@ -80,20 +85,19 @@ class Figures(_Part):
     Parameters
     ----------
     kind : {"bars", "lines", "curves", "gains", "differences", "features"}
-        "bars": each measure, marks for the paper's figure and ours. "lines": each measure over the columns. "curves":
-        a measure over rounds, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
-        row its clients' gains in accuracy over those of the row that it is compared with, the largest mean on top.
-        "differences": a panel a column, and in it for each row the paired difference of the first measure from the row
-        that it is compared with, its interval, and the paper's difference.
+        "bars": the paper's figures and ours for each measure. "lines": each measure over the columns. "curves": a
+        reported value over rounds, mean and standard deviation over seeds. "gains": for each column, the clients' gains
+        in accuracy over the baseline of each row, the largest mean first. "differences": for each column, the paired
+        difference of the first measure from the baseline of each row, its interval, and the paper's difference.
         "features": principal components of the features of one client's model.
     measures : list of str
-        Of bars and lines: which ones have a panel, as far as there is room. Empty: all. Of gains: one, which stands
-        beside each row, or none.
+        For bars and lines, the measures that have a panel, as far as there is room; empty: all. For gains, at most one,
+        which is shown next to each row.
     y : list of str
-        Of curves: what each round reports, or ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: what some of the clients do.
-        Of differences: what should have stopped rising.
+        For curves, what rounds report; ``"client-P:KEY"``, ``"clients-P-Q:KEY"`` restrict it to some clients. For
+        differences, what should have stopped rising.
     client : int
-        Of features: whose model.
+        For features, the client whose model is used.
     """
 
     kind: Literal["bars", "lines", "curves", "gains", "differences", "features"] = "bars"
@@ -103,7 +107,7 @@ class Figures(_Part):
 
     @property
     def drawn(self) -> list[str]:
-        """What each round reports that a record keeps."""
+        """The values over rounds that a record keeps."""
         return self.y if self.kind in ("curves", "differences") else []
 
 
@@ -113,12 +117,12 @@ class _Varied(_Part):
     quick: Settings = {}
 
     def of(self, variant: Variant) -> dict[str, Value]:
-        """Return the config keys that a variant has beside those of the full one."""
+        """Return the config keys that a variant adds to the full one."""
         return {"full": {}, "short": self.short, "quick": self.quick}[variant]
 
 
 class Column(_Varied):
-    """What sets some runs of a row apart from others, such as the data set."""
+    """Settings that runs of all rows have in common, such as the data set."""
 
     name: str
 
@@ -129,17 +133,17 @@ class Row(_Varied):
     Parameters
     ----------
     name : str
-        As the paper calls it.
+        Its name in the paper.
     settings : mapping
-        Config keys, over those of the recipe and of the column.
+        Config keys, which override those of the recipe and the column.
     paper : mapping
-        The paper's figure for each measure, or a list of all of them in order; with columns, a mapping by column.
+        The paper's figure for each measure, or a list of all in order; with columns, a mapping by column.
     within : mapping
-        Config keys in one column alone, by its name; they go before all others.
+        Config keys for single columns, by name; they override all others.
     without : list of str
-        Columns that this row has no run in.
+        Columns that this row is not run in.
     against : str
-        The row that this one is compared with over the seeds. Empty: the recipe's.
+        The baseline: the row that this one is compared with over seeds. Empty: the recipe's.
     """
 
     name: str
@@ -150,9 +154,9 @@ class Row(_Varied):
 
 
 class Cell(_Part):
-    """One row in one column: what is run for each seed, what the paper says, and which row it is compared with.
+    """One row in one column: its settings, the paper's figures, and its baseline.
 
-    ``trials`` is how many settings are tried before it is run; 0: it has the settings as they are.
+    ``trials`` is the number of settings to try before it is run; 0: it is not tuned.
     """
 
     row: str
@@ -164,13 +168,13 @@ class Cell(_Part):
 
     @property
     def tuned(self) -> "Cell":
-        """The same with settings of its own, beside what it is compared with, which has its own, too."""
+        """The tuned counterpart of a cell, whose baseline is tuned as well."""
         against = f"{self.against}, tuned" if self.against else ""
         return self.model_copy(update={"row": f"{self.row}, tuned", "against": against, "paper": {}})
 
     @property
     def name(self) -> str:
-        """Row and column as one name for people."""
+        """Row and column as a name for people."""
         return f"{self.row}, {self.column}" if self.column else self.row
 
     @property
@@ -180,7 +184,7 @@ class Cell(_Part):
         return "-".join(words)
 
     def matches(self, words: Collection[str]) -> bool:
-        """Whether the name has one of these in it; with none, each does."""
+        """Return whether the name contains one of these words; without words, True."""
         return not words or any(word in self.name for word in words)
 
 
@@ -190,47 +194,47 @@ class Recipe(_Varied):
     Parameters
     ----------
     title, paper, source : str
-        What it is, whose, and where it stands there.
+        Its title, the paper, and its place in the paper.
     needs : str
-        Data that is not bundled, and where to get it.
+        Data that are not bundled, and where to get them.
     runs : str
-        Name of a recipe whose runs these are too: a row and column of both is run once, for both. What is not said
-        here, of paper, needs, seeds, settings, columns and rows, is as there; only the paper's figures are not.
+        Name of a recipe whose runs this one shares: cells of both are run once. Missing keys among paper, needs, seeds,
+        settings, columns and rows are taken from it, except the paper's figures.
     note : str
-        What the paper leaves open and how it is read here.
+        What the paper leaves open, and how it is read here.
     chosen : {"text", "authors", "result", "none"}
-        How the reading that the note tells was chosen: as the paper's text has it, as its authors' code has it, or as
-        the one of several whose figures came nearest; "none": several readings are beside each other. With the last
-        two it says nothing if the paper's figures lie in our intervals, and none are counted. Empty: unsaid.
+        How the reading in the note was chosen: by the paper's text, by the authors' code, or by the results; "none":
+        several readings are shown. With the last two, it means nothing if our intervals hold the paper's figures, so
+        none are counted. Empty: not stated.
     found : str
-        What our figures say beside the paper's, and why they differ. The first paragraph stands on the page of all
+        How our figures compare with the paper's, and why they differ. The first paragraph is shown on the page of all
         results.
     seeds : int
-        How many, from 0.
+        Number of seeds, from 0.
     against : str
-        The row that the others are compared with over the seeds, but for those that name another one.
+        The default baseline of the rows.
     tuned : int
-        How many settings are tried for each row and column, of which a second row is made, "NAME, tuned". 0: none.
+        Number of trials for each cell, which get a tuned counterpart in the row "NAME, tuned". 0: none.
     ranked : str
-        A measure by which rows are ranked over all columns and seeds, more being better. Empty: they are not.
+        The measure by which rows are ranked over all columns and seeds, higher being better. Empty: none.
     measures : mapping
-        By the paper's names; a text is the key of a share.
+        By name in the paper; a text is the key of a share.
     figure : Figures
-        What its picture shows, and how.
+        The form of its picture.
     shown : list of str
         Rows of the table on the page of all results. Empty: all.
     columns : list of Column
-        Data or scenarios. Empty: the table has one column, which has no name.
+        Data or scenarios. Empty: one column without a name.
     rows : list of Row
-        What is compared, as a rule methods.
+        What is compared, usually methods.
     settings : mapping
         Config keys of all runs.
     short, quick : mapping
-        What differs in the short variant, and in the quick one, which is of one seed and bundled data.
+        Config keys of the short variant, and of the quick one, which has one seed and bundled data.
     short_only : list of str
-        What the names of cells must have one of to be in the short variant. Empty: all are.
+        The short variant has only cells whose names contain one of these. Empty: all.
     variant : {"full", "short", "quick"}
-        Which of them is run; the command says it.
+        The variant to run, which the command sets.
     """
 
     title: str
@@ -255,7 +259,7 @@ class Recipe(_Varied):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        """Check that names are names of something here."""
+        """Check references by name."""
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
         for several in (rows, columns):
             if len(set(several)) < len(several):
@@ -279,7 +283,7 @@ class Recipe(_Varied):
 
     @model_validator(mode="after")
     def _runs(self) -> Self:
-        """Check that each cell is a run."""
+        """Check the config of each cell."""
         for cell in (*self.cells(), *self.cells("short"), *self.cells("quick")):
             _among("measure", cell.paper, self.measures)
             try:
@@ -290,12 +294,12 @@ class Recipe(_Varied):
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the measures that a run has by itself."""
+        """The keys of measures that do not need a baseline."""
         return [measure.key for measure in self.measures.values() if measure.key not in IMPACT]
 
     @property
     def compares_clients(self) -> bool:
-        """Whether it asks for each client's accuracy beside that of another row."""
+        """Whether it needs each client's accuracy and that of the baseline."""
         return self.figure.kind == "gains" or any(measure.key in IMPACT for measure in self.measures.values())
 
     @property
@@ -304,7 +308,7 @@ class Recipe(_Varied):
         return bool(self.short_only) or any(part.short for part in (self, *self.columns, *self.rows))
 
     def cells(self, variant: Variant = "full") -> Iterator[Cell]:
-        """Go through the cells of the table, row by row; with other data the paper's figures stand beside none."""
+        """Yield the cells of the table, row by row; in the quick variant, without the paper's figures."""
         for row in self.rows:
             for column in self.columns or [Column(name="")]:
                 parts = [part.settings for part in (self, column, row)]
@@ -336,7 +340,7 @@ def _paper(row: Row, column: str, measures: Iterable[str]) -> dict[str, float]:
 
 
 def _completed(said: dict[str, Any]) -> dict[str, Any]:
-    """Return what a recipe says, and what it leaves to the one whose runs it shares."""
+    """Return a recipe's keys, completed by those of the recipe whose runs it shares."""
     if said.get("runs") not in names():
         return said
     other = load_toml(TABLES / f"{said['runs']}.toml")
@@ -353,10 +357,7 @@ def names() -> list[str]:
 def load(name: str) -> Recipe:
     """Read a recipe by its name, or from a file.
 
-    Raises
-    ------
-    ConfigError
-        There is none, or it is not right: names file and key.
+    Raises a `ConfigError` that names the file and key if there is none, or it is not valid.
     """
     path = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The runs of a recipe, and the few numbers of each that its report needs, kept in a file that outlives the folder."""
+"""The runs of a recipe, and a file of their figures that outlives the run folders."""
 
 import json
 import re
@@ -22,22 +22,22 @@ from simulations.studies.jobs import Job
 from simulations.studies.reproduce.recipe import NUMBERS, PAYLOAD, Cell, Recipe
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
-"""Client P, or clients P to Q, in a measure's key."""
+"""The key prefix for client P, or clients P to Q."""
 
 POINTS = 500
-"""Points of a course that are kept, about: more than a picture shows."""
+"""Maximum number of points kept of a course, more than a picture can show."""
 
 Course = tuple[list[int], list[float]]
-"""Rounds, and what was reported there."""
+"""Rounds, and the values reported in them."""
 
 NAMED = (*PACKAGES, "processor", "threads", "device")
-"""What a table says of the environments of its runs."""
+"""The parts of an environment that a report names."""
 
 UNKNOWN = "versions not recorded"
 
 
 def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
-    """Return the runs of some cells, all cells of a seed before the next seed; each in ``CELL/seed-N``."""
+    """Return the runs of some cells, ordered by seed; the folders are ``CELL/seed-N``."""
     return [
         Job(f"{cell.name}, seed {seed}", folder / cell.folder / f"seed-{seed}", {**cell.settings, "seed": seed})
         for seed in range(seeds)
@@ -46,7 +46,7 @@ def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
 
 
 class Line(BaseModel):
-    """A line of a file of results."""
+    """A line of a JSON Lines file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,12 +55,9 @@ L = TypeVar("L", bound=Line)
 
 
 def read_lines(path: Path | None, kind: type[L]) -> list[L]:
-    """Read a file with a JSON object a line; nothing if there is none.
+    """Read a JSON Lines file; an empty list if it does not exist.
 
-    Raises
-    ------
-    RunFolderError
-        It cannot be read, or a line is not right.
+    Raises a `RunFolderError` if it cannot be read, or a line is not valid.
     """
     found = list[L]()
     try:
@@ -75,7 +72,7 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
 
 
 def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
-    """Write such a file, if it has a path; raises `RunFolderError` if it cannot be written."""
+    """Write a JSON Lines file, if it has a path; raises `RunFolderError` if it cannot be written."""
     if path is None:
         return
     try:
@@ -87,22 +84,22 @@ def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
 
 
 class Record(Line):
-    """What tables and curves need of a run.
+    """The figures of a run that tables and pictures need.
 
     Parameters
     ----------
     cell : str
         Row and column, as the name of a folder.
     seed : int
-        The run's.
+        The seed of the run.
     settings : dict
-        Its settings in the recipe; other keys had their defaults.
+        Its config keys in the recipe; other keys had their defaults.
     versions : list of dict
-        What made it, as ``versions`` of its summary; more than one if it was resumed with others.
+        Its environment, as ``versions`` of its summary; several if it was resumed in another one.
     figures : dict
-        By a measure's key, in the run's own units; None if the run has no such figure.
+        By key of the measure, in the units of the run; None if the run has no such figure.
     courses : dict
-        What pictures of curves draw: "accuracy over round".
+        Curves of pictures by name, such as "accuracy over round".
     clients : dict
         Each client's final accuracy, a fraction, if the recipe compares clients.
     """
@@ -117,7 +114,7 @@ class Record(Line):
 
 
 class Records:
-    """Finished runs, stored in a file if there is a path. Records with other settings are kept."""
+    """Records of finished runs, stored in a file if there is a path. Records with other settings are kept."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -126,7 +123,7 @@ class Records:
             self.add(one)
 
     def get(self, job: Job, recipe: Recipe) -> Record | None:
-        """Return the record of a run, or None if there is none of its settings with all that the recipe asks."""
+        """Return the record of a run, or None if none has its settings and all that the recipe needs."""
         found = self._runs.get(_key(job.folder.parent.name, job.settings["seed"], job.asked))
         if found is None or (not found.clients and recipe.compares_clients):
             return None
@@ -134,7 +131,7 @@ class Records:
         return found if asked <= found.figures.keys() | found.courses.keys() else None
 
     def add(self, record: Record) -> None:
-        """Add a run's record; what another recipe has asked of the same run stays with it."""
+        """Add a record, and keep what other recipes needed of the same run."""
         key = _key(record.cell, record.seed, record.settings)
         before = self._runs.get(key)
         if before is not None and before.versions == record.versions:
@@ -143,7 +140,7 @@ class Records:
         self._runs[key] = record
 
     def take(self, job: Job, recipe: Recipe) -> None:
-        """Add a run that has ended, and write the file."""
+        """Record a finished run, and write the file."""
         self.add(record(job, recipe))
         write_lines(self._path, [self._runs[key] for key in sorted(self._runs)])
 
@@ -153,7 +150,7 @@ def _key(cell: str, seed: Value, settings: Mapping[str, Value]) -> tuple[str, in
 
 
 def record(job: Job, recipe: Recipe) -> Record:
-    """Return what a recipe asks of a run that has ended."""
+    """Return what a recipe needs of a finished run."""
     run = load_run(job.folder)
     summary = run.summary
     accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients if recipe.compares_clients}
@@ -169,24 +166,21 @@ def record(job: Job, recipe: Recipe) -> Record:
 
 
 def _thinned(whole: Course) -> Course:
-    """Return every nth point, the last included, at most `POINTS`."""
+    """Return every nth point, the last one included, at most `POINTS`."""
     places, values = whole
     step = ceil(len(places) / POINTS) or 1
     return places[::-step][::-1], values[::-step][::-1]
 
 
 def course_name(y: str) -> str:
-    """Return the name of a figure's course in a record."""
+    """Return the name of a course in a record."""
     return f"{y} over round"
 
 
 def measured(run: Run, key: str) -> float | None:
-    """Return a figure of a run, or None where it has none, or none that is finite.
+    """Return a figure of a run, or None if it has none or it is not finite.
 
-    Raises
-    ------
-    RunFolderError
-        No run reports such a figure.
+    Raises a `RunFolderError` if no run reports such a figure.
     """
     summary = run.summary
     where, _, name = key.rpartition(":")
@@ -205,10 +199,10 @@ def measured(run: Run, key: str) -> float | None:
 
 
 def course(run: Run, y: str) -> Course:
-    """Return a figure of the rounds over those that have it.
+    """Return a figure over the rounds that have it.
 
-    Where a round has none of its own, it is the mean over the clients that report it, of those that the key names: all,
-    some, or those that had trained by then.
+    If a round has no such figure, it is the mean over the clients that report it; the key can restrict them to some
+    clients, or to those that have trained so far.
     """
     where, _, name = y.rpartition(":")
     among = CLIENTS.fullmatch(where)
@@ -230,12 +224,7 @@ def course(run: Run, y: str) -> Course:
 
 
 def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> list[str]:
-    """Return in words what made a number of runs, and, where that is not the same, how many of them each has made.
-
-    Parameters
-    ----------
-    made : iterable of iterables of mappings
-        The environments of each run, several where it was resumed in another one.
+    """Describe the environments of runs, each one or more, and how many runs each made if they differ.
 
     Examples
     --------

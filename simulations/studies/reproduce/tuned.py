@@ -1,4 +1,4 @@
-"""Rows with tuned settings: what tuning has found for a cell, from its folder or from a file of results."""
+"""Tuned rows: the settings that tuning found for a cell, from its folder or from a file of results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,28 +15,28 @@ from simulations.studies.reproduce.records import Line, read_lines, write_lines
 from simulations.studies.tuning import Tuning, run_searches, search, usual_space
 
 SEED = 999
-"""Seed of the tuning runs: no table has it, so that no row is measured where it was tuned."""
+"""Seed of the tuning runs. No table uses it, so no row is measured on the split that it was tuned on."""
 
 
 class Found(Line):
-    """What tuning has found for a cell.
+    """The result of tuning a cell.
 
     Parameters
     ----------
     cell : str
         Row and column, as the name of a folder.
     settings : dict
-        The recipe's settings of the row.
+        The settings of the row in the recipe.
     trials : int
-        How many settings were asked for.
+        The requested number of trials.
     values : dict
-        The best of them, by config key.
+        The best values, by config key.
     validation : float
-        The clients' mean accuracy with these on their validation samples, a fraction.
+        The clients' mean validation accuracy with these values, a fraction.
     payload, seconds : float
-        The costs of all trials: bytes up and down, and seconds.
+        Bytes up and down and seconds of all trials.
     versions : dict
-        What made it, as `hetfl_flwr.common.versions.environment`.
+        The environment, as `hetfl_flwr.common.versions.environment`.
     """
 
     cell: str
@@ -49,30 +49,18 @@ class Found(Line):
     versions: dict[str, str]
 
     def is_of(self, cell: Cell) -> bool:
-        """Return whether it was found for this cell with these settings."""
+        """Return whether this is the result for a cell with its settings."""
         return (self.cell, self.settings, self.trials) == (cell.folder, _asked(cell), cell.trials)
 
 
 def tune_cells(
     cells: Sequence[Cell], kept: Path | None, folder: Path, backend: Backend, console: Console, *, only_known: bool
 ) -> tuple[list[Cell], list[Found]]:
-    """Return cells with the settings that were found for them, and what was found; others stay as they are.
+    """Return the cells with tuned settings, and the results of tuning; cells without ``trials`` are unchanged.
 
-    Parameters
-    ----------
-    cells : sequence of Cell
-        Those with ``trials`` are tuned, if nothing is known of them: the learning rate and the method's own weight
-        (`simulations.studies.tuning.usual_space`), on validation samples under a seed of its own.
-    kept : Path or None
-        File of what was found, a cell a line; what was found for other settings stays.
-    folder : Path
-        Where the runs go, a folder for each cell. Those that have ended are not repeated.
-    backend : Backend
-        Where they run.
-    console : Console
-        Where progress is shown.
-    only_known : bool
-        Run nothing. A cell that is not known, or whose tuning fails, is left out.
+    A cell without a result in the file `kept` is tuned in `folder`: its learning rate and the method's own weight
+    (`simulations.studies.tuning.usual_space`), by validation samples, with `SEED`. With `only_known`, nothing is run.
+    Cells without a result are left out. Results for other settings stay in the file.
     """
     known = read_lines(kept, Found)
 
@@ -120,7 +108,7 @@ def _asked(cell: Cell) -> dict[str, Value]:
 
 
 def tuning_as_markdown(findings: Sequence[Found]) -> str:
-    """Return in a line what tuning has cost; an empty text where nothing is tuned."""
+    """Return the cost of tuning as a sentence, or an empty text if nothing is tuned."""
     if not findings:
         return ""
     seconds, payload = (sum(getattr(one, key) for one in findings) for key in ("seconds", "payload"))

@@ -19,7 +19,7 @@ from hetfl_flwr.wire.weights import loaded
 from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit import imitation, pictures, readings
 from simulations.studies.audit.imitation import as_sent, pooled_upload, read_together
-from simulations.studies.audit.labels import SAID, by_imitation
+from simulations.studies.audit.labels import UPLOAD_READERS, by_imitation
 from simulations.studies.audit.membership import by_likelihood
 from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradient
 from simulations.studies.audit.readings import Head, readings_of
@@ -94,7 +94,7 @@ def test_strangers_have_the_classes_of_members_where_all_clients_test_on_all_cla
 
 
 def test_counts_that_are_sent_are_read_to_the_sample(read):
-    found = figures(SAID["as sent"].run(read(algorithm="fedproto", partition="dirichlet:0.1")))
+    found = figures(UPLOAD_READERS["as sent"].run(read(algorithm="fedproto", partition="dirichlet:0.1")))
     error, another, *_ = found["histogram"]
     assert (error, found["class"][0]) == (0, 1)
     assert another > 0.3
