@@ -79,7 +79,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
 
 def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:
-    """Yield what is doubtful about a client's classes, without their names and with them."""
+    """Yield each problem with a client's classes, first without and then with the names of classes."""
     if len(recall := client.get("recall") or {}) == 1:
         yield "all test rows are of one class", f"all test rows are of {_listed([*recall])}"
     if untested := client.get("untested"):

@@ -1,6 +1,6 @@
-"""Run folders as one HTML file that needs nothing else: no script, no network; to be read, sent on and printed.
+"""Reports of runs as one self-contained HTML file, without scripts or network access.
 
-Tables are those of the terminal, pictures are SVG. All that comes from a run folder is escaped.
+The tables are those of the terminal, the pictures are SVG. Everything that comes from a run folder is escaped.
 """
 
 from __future__ import annotations
@@ -47,21 +47,11 @@ MAX_NAMES = 5
 
 
 def write_report(folders: Sequence[Path | str], path: Path | str = "report.html") -> Path:
-    """Write the report of one run, or of several side by side, and return its path.
+    """Write the report of the runs in one or more folders, and return its path.
 
-    In a notebook: ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
-
-    Parameters
-    ----------
-    folders : sequence of path
-        Run folders, at least one, or folders of such; runs that have not ended are reported as far as they got.
-    path : path
-        The file; missing folders are made.
-
-    Raises
-    ------
-    RunFolderError
-        One line, for a folder that holds no run, a broken file in it, or a report that cannot be written.
+    Runs that have not ended are reported as far as they got. Raises `RunFolderError` if a folder contains no run or a
+    broken file, or if the report cannot be written. In a notebook:
+    ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
     """
     page = report_page([load_run(folder) for folder in run_folders(map(Path, folders))])
     path = Path(path)
@@ -113,7 +103,7 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
     if found is None:
         return None
     standing = found.standing
-    described = "; ".join(f"{one.method}: {with_interval(one.impact.gain)} points" for one in standing)
+    described = "; ".join(f"{one.label}: {with_interval(one.impact.gain)} points" for one in standing)
     return {
         "sentences": list(found.sentences.values()),
         "pictures": [_image(partial(methods_figure, standing), described)] if standing else [],
@@ -122,7 +112,7 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def _pictures(runs: Sequence[Run], titles: Mapping[Path, str]) -> list[dict[str, str]]:
-    """Return accuracy over rounds and its cost, if any round was evaluated."""
+    """Return the pictures of accuracy over rounds and costs; none if no round was evaluated."""
     if not runs:
         return []
     described = "; ".join(
@@ -246,11 +236,11 @@ def _split(run: Run) -> Split | str:
     try:
         config = RunConfig.from_flat({**run.config, "clients": clients})
         if not config.dataset:
-            return f"{run.name}: its nodes had data of their own"
+            return f"{run.name}: its nodes used their own data"
         split = load_split(resolve(config))
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
     if not config.pooled and any(trained.get(client, rows) != rows for client, rows in split.shares.training.items()):
-        return f"{run.name}: its clients had other rows than its config gives them here: data of their own, it may be."
+        return f"{run.name}: its clients had different rows than its config gives here; they may have used other data"
     return split

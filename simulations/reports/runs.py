@@ -1,8 +1,4 @@
-"""Run folders read back: what was run, what each round and client came to, and runs of the same settings as a group.
-
-A run that has no ``summary.json`` yet, or was killed before it, is read from the rounds it reached.
-Accuracies are fractions in [0, 1].
-"""
+"""Read run folders, and group runs that differ only in their seed. Accuracies are fractions in [0, 1]."""
 
 import os
 import re
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POOLED = "pooled"
-"""What a run of local training with the rows of all clients is called."""
+"""The method name of local training on the data of all clients together."""
 
 INCIDENTAL = {
     *("seed", "data-dir", "output-dir", "state-dir", "state-keep", "device", "threads", "checkpoint-every", "resume"),
@@ -91,6 +87,14 @@ class Group:
         """Return a value of each run's ``summary.json``, None if missing."""
         return [run.summary.get(key) for run in self.runs]
 
+    def mean(self, key: str) -> float | None:
+        """Return the mean of one value of the summaries over runs; None if no run has it."""
+        return mean_of(self.values(key))
+
+    def both_ways(self, what: Literal["bytes", "wire"]) -> float:
+        """Return payload or wire bytes of all clients, up + down, as the mean over runs."""
+        return fmean(map(sum, zip(self.values(f"{what}_up"), self.values(f"{what}_down"), strict=True)))
+
 
 def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
     """Read the folder of a run that has ended, is still going on, or was killed.
@@ -135,7 +139,7 @@ def _load_config(folder: Path) -> dict[str, Value]:
         _CONFIG.validate_python(config, strict=True)
     except (ConfigError, ValidationError) as error:
         said = str(error) if isinstance(error, ConfigError) else f"{path}: {first_problem(error)}"
-        raise RunFolderError(" ".join(f"{said}; mend it".split())) from None
+        raise RunFolderError(" ".join(f"{said}; fix it".split())) from None
     return config
 
 
@@ -216,17 +220,15 @@ def _inner(folder: Path) -> list[Path]:
     """Return the run folders at or below a folder; folders inside a run folder are not searched."""
     inner = []
     for place, folders, files in os.walk(folder):
-        if {CONFIG_FILE, ROUNDS_FILE} & {*files}:  # what one lacks, `load_run` says
+        if {CONFIG_FILE, ROUNDS_FILE} & {*files}:  # `load_run` reports a missing one
             inner.append(Path(place))
             folders.clear()
-    return sorted(
-        inner, key=lambda path: [(int(part), "") if part.isdecimal() else (-1, part) for part in _parts(path)]
-    )
+    return sorted(inner, key=_natural)
 
 
-def _parts(path: Path) -> list[str]:
-    """Split a path at its numbers, so that ``seed=10`` sorts after ``seed=9``."""
-    return re.split(r"(\d+)", str(path))
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return a sort key that puts ``seed=10`` after ``seed=9``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 FIGURES = (

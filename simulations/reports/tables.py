@@ -1,7 +1,4 @@
-"""Tables of runs: one run's figures, its clients, and several runs side by side.
-
-Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
-"""
+"""Tables of runs: the results of one run, and several runs side by side."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -28,8 +25,8 @@ from simulations.reports.runs import (
 from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, first, in_words, percent, table_of, thousands
 
 EPSILON_NOTE = (
-    "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
-    "noise came from."
+    "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
+    "says where the noise came from."
 )
 SHOWN_FAILURES, SHOWN_CLASSES = 10, 5
 UNEQUAL_KEYS = (
@@ -136,11 +133,11 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     if measure is not ACCURACY:
         columns[f"{measure.words} %"] = lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))
     columns |= {
-        "ACC / BWT / FWT %": lambda group: _joined([mean_of(group.values(key)) for key in ("acc", "bwt", "fwt")]),
-        "global %": lambda group: _joined([mean_of(group.values("global_accuracy"))]),
+        "ACC / BWT / FWT %": lambda group: _joined(list(map(group.mean, ("acc", "bwt", "fwt")))),
+        "global %": lambda group: _joined([group.mean("global_accuracy")]),
         best: lambda group: percent(mean_of(map(chosen, group.runs))),
-        "payload": lambda group: byte_size(_both_ways(group, "bytes")),
-        "wire": lambda group: byte_size(_both_ways(group, "wire")),
+        "payload": lambda group: byte_size(group.both_ways("bytes")),
+        "wire": lambda group: byte_size(group.both_ways("wire")),
         to_goal: lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
         to_clock: lambda group: _reached(group, goal, "clock", _seconds),
         "seconds": lambda group: _seconds(fmean(group.values("seconds"))),
@@ -189,12 +186,8 @@ def _reached(
     return shown(fmean(paid)) + partly
 
 
-def _both_ways(group: Group, what: Literal["bytes", "wire"]) -> float:
-    return fmean(map(sum, zip(group.values(f"{what}_up"), group.values(f"{what}_down"), strict=True)))
-
-
 def _accuracy(runs: Sequence[Run]) -> str:
-    """Return the mean over runs of the mean over clients, and of the deviation over clients."""
+    """Return the mean accuracy and the deviation over clients, both as means over runs."""
     mean = mean_of(run.summary["accuracy"] for run in runs)
     clients = [known(run.summary["accuracy_per_client"]) for run in runs]
     deviation = mean_of(pstdev(scores) if scores else None for scores in clients)
@@ -207,7 +200,7 @@ def _over_seeds(group: Group) -> str | None:
 
 
 def clients_in_words(run: Run) -> str:
-    """Return how many clients there are, and how many owners, or files, they were merged of."""
+    """Return the number of clients, and the number of owners or files from which they were merged."""
     clients, owners = run.summary["clients"], sum(client["owners"] or 1 for client in run.clients)
     what = "files" if run.config.get("partition") == "files" else "owners"
     merged = any((client["owners"] or 1) > 1 for client in run.clients)
@@ -215,7 +208,7 @@ def clients_in_words(run: Run) -> str:
 
 
 def privacy(run: Run) -> str | None:
-    """Say what the noise on uploads guarantees the client that has sent most, and on what terms; None without noise."""
+    """Describe the privacy guarantee of the client with the most uploads; None without noise."""
     noise = float(run.config.get("noise-multiplier", 0.0))
     if noise == 0:
         return None
@@ -230,7 +223,7 @@ def privacy(run: Run) -> str | None:
 
 
 def _joined(values: Sequence[float | None]) -> str | None:
-    """Return fractions in %; None if none is known."""
+    """Format fractions in %, separated by slashes; None if all of them are None."""
     return " / ".join(map(percent, values)) if known(values) else None
 
 
@@ -249,7 +242,7 @@ TERMS: dict[str, Callable[[Group], str]] = {
     "rounds": lambda group: _listed(map(_rounds, group.runs)),
     "seed": lambda group: _listed(group.values("seed")),
 }
-"""What comparable runs have in common, as it is shown for one group."""
+"""Functions that format the terms of a group, by name; runs with the same terms are comparable."""
 
 
 def _seconds(value: float) -> str:

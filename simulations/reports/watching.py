@@ -17,11 +17,11 @@ from hetfl_flwr.text import printable
 from simulations.reports.runs import Run, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
-SHOWN = 5
+MAX_REASONS = 5
 """Number of failures shown, the newest ones."""
 
 NAME_WIDTH, GAP = 16, 4
-"""Characters of a name or model in a terminal, and between two blocks of clients beside each other."""
+"""Width of a name or model in a terminal, and of the gap between two blocks of clients, in characters."""
 
 Row = dict[str, Any]
 
@@ -52,6 +52,7 @@ class RunState:
         done, reached = rounds[-1].round if rounds else 0, figures_of(rounds)
         recent = [one.seconds for one in rounds[-RECENT:] if one.round]
         pace = fmean(recent) if recent and not self.ended else None
+        reasons = [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures]
         return {
             "run": self.run.name,
             "state": "running" if self.writer else "ended" if done >= wanted else "stopped",
@@ -65,9 +66,7 @@ class RunState:
             "writer": self.writer or None,
             "resume": self._resume() if self.ended and done < wanted else None,
             "clients": [row for row in self._clients() if row["failures"] or not self.failed],
-            "reasons": [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures][
-                -SHOWN:
-            ],
+            "reasons": reasons[-MAX_REASONS:],
         }
 
     @property
@@ -84,7 +83,7 @@ class RunState:
         return ", ".join(words) + (f"; {facts['resume']}" if facts["resume"] else "")
 
     def shown(self, console: Console) -> Group:
-        """Return the line, the writer, a summary of all clients, the newest failures, and a row for each client.
+        """Return the line, the writer, a summary of all clients, the newest failures, and one row per client.
 
         In a terminal, only as many rows as fit on the screen, side by side if it is wide, and the number of clients
         that are left out.
@@ -139,10 +138,10 @@ def _urgency(row: Row) -> tuple[float, ...]:
 
 
 def _client_table(clients: Sequence[Row]) -> Table:
-    """Return a row for each client; names are a column if any client has one."""
-    columns: dict[str, Callable[[Row], str]] = {
+    """Return one row per client."""
+    columns: dict[str, Callable[[Row], str | None]] = {
         "client": lambda row: str(row["client"]),
-        **({"name": lambda row: row["name"] or NOTHING} if any(row["name"] for row in clients) else {}),
+        "name": lambda row: row["name"],
         "model": lambda row: row["model"] or NOTHING,
         "round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
         "accuracy %": lambda row: percent(row["accuracy"]),

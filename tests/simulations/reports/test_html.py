@@ -103,7 +103,7 @@ def test_who_had_which_rows_comes_from_the_data(tmp_path, make_config, run_feder
     clients = json.loads((folder / "clients.json").read_text())
     clients[0]["train"] -= 1
     (folder / "clients.json").write_text(json.dumps(clients))
-    assert "other rows than its config gives them here" in report([folder], tmp_path).words
+    assert "different rows than its config gives here" in report([folder], tmp_path).words
 
 
 def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path):

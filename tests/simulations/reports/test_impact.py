@@ -18,7 +18,7 @@ def standing_of(folders):
 
 
 def test_the_mean_gain_has_the_paired_t_interval_over_seeds(tmp_path):
-    fedhe = next(one for one in standing_of(study(tmp_path)) if one.method == "fedhe")
+    fedhe = next(one for one in standing_of(study(tmp_path)) if one.label == "fedhe")
     expected = stats.ttest_rel(*([np.mean(scores[seed]) for seed in ALONE] for scores in (HELPED, ALONE)))
     low, high = expected.confidence_interval()
     gain = fedhe.impact.gain
@@ -30,7 +30,7 @@ def test_the_mean_gain_has_the_paired_t_interval_over_seeds(tmp_path):
 def test_harmed_is_who_loses_more_than_a_point(tmp_path):
     """The third client always; the second loses 1.0, gains 2.0 and loses 1.0, so never more than a point."""
     fedhe = standing_of(study(tmp_path))[-1]
-    assert fedhe.method == "fedhe"
+    assert fedhe.label == "fedhe"
     assert fedhe.impact.harmed == pytest.approx(1 / 3)
     assert fedhe.impact.worst == pytest.approx(-0.2)
     more = Impact.of([{0: -0.0101, 1: -0.01, 2: 0.0, 3: 0.5}])
@@ -50,7 +50,7 @@ def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
         for s in ALONE
     ]
     found = standing_of(folders)
-    assert [one.method for one in found] == ["fml", "local", "fedhe"]
+    assert [one.label for one in found] == ["fml", "local", "fedhe"]
     assert [one.impact.shown for one in found] == [True, False, True]
     table = lines(impact_table(found))
     assert "+6.0 (3.5 to 8.5)" in table[3]
@@ -67,7 +67,7 @@ def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):
 
     found = standing_of(study(tmp_path))
     axes = Figure().subplots()
-    draw_impact(axes, {one.method: one.impact for one in found}, {"fedhe": "3 kB"})
+    draw_impact(axes, {one.label: one.impact for one in found}, {"fedhe": "3 kB"})
     assert [label.get_text() for label in axes.get_yticklabels()] == ["local", "fedhe"]
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in dots] == [3, 3]
