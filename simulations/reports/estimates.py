@@ -24,7 +24,7 @@ class Measure:
     """A measure to compare; higher is better.
 
     `key` names it in ``clients.json`` and ``summary.json``, `words` in texts. With `of_rows` it is a proportion of test
-    rows, so that one run gives an interval. `label` is the class of a measure by class, else "".
+    rows, so that one run gives an interval. `label` is the class of a measure that has a value for each class, else "".
     """
 
     key: str
@@ -81,7 +81,7 @@ def check_measured(clients: Sequence[ClientRecord], measure: Measure) -> None:
 class Estimate:
     """A mean difference with its 95 % interval, two-sided p value, and the source of both.
 
-    Interval and p value are NaN if they cannot be estimated, as for one seed of a measure that is no proportion.
+    Interval and p value are NaN if they cannot be estimated, as for one seed of a measure that is not a proportion.
     """
 
     mean: float

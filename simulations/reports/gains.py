@@ -65,7 +65,7 @@ interval and ``p`` are for this comparison alone and come from the spread over s
 
 @dataclass(frozen=True)
 class Answer:
-    """The clients' gains in a set of runs.
+    """The clients' gains over a baseline, one of `BASELINES`.
 
     `gains` has `COLUMNS` and a row for each method and client, NaN where unknown; `sentences` sum up each method.
     `standing` has the methods and the baseline, the largest mean gain first, `left_out` the runs and clients without a

@@ -1,6 +1,6 @@
 """Effect of a method on all clients: the mean gain, the share of harmed clients, and the gain of the worst off.
 
-Gains are differences from local training of the same client with the same seed, as fractions.
+Gains are differences from the baseline, for the same client and seed, as fractions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from simulations.reports.estimates import ACCURACY, ROUNDING, Estimate, Measure, over_seeds, points, with_interval
-from simulations.reports.pairing import Pairing
+from simulations.reports.pairing import BASELINES, LOCAL, Pairing
 from simulations.reports.runs import Group, mean_of
 from simulations.reports.terminal import BYTES_NOTE, SHOWN, byte_size, percent, table_of
 
@@ -78,9 +78,10 @@ class Impact:
 
 @dataclass(frozen=True)
 class MethodImpact(Group):
-    """The paired runs of a method, and their impact."""
+    """The paired runs of a method, and their impact compared with a baseline, one of `BASELINES`."""
 
     impact: Impact
+    baseline: str
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of `impact_table` in types that JSON can represent."""
@@ -104,7 +105,8 @@ def standings(found: Pairing, values: "pd.DataFrame") -> list[MethodImpact]:
     standing = []
     for method, own in values.groupby("method", sort=False):
         gains = [dict(zip(one.client, one.value - one.baseline, strict=True)) for _, one in own.groupby("pair")]
-        standing.append(MethodImpact(method, tuple(run for run, _ in found.pairs[method]), Impact.of(gains)))
+        runs = tuple(run for run, _ in found.pairs[method])
+        standing.append(MethodImpact(method, runs, Impact.of(gains), found.baseline))
     return sorted(standing, key=lambda one: -one.impact.gain.mean)
 
 
@@ -123,8 +125,9 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
         "clock": lambda row: None if row["clock"] is None else f"{row['clock']:.1f} s",
     }
     of = "" if measure is ACCURACY else f" in {measure.words}"
+    baseline = BASELINES[found[0].baseline if found else LOCAL]
     notes = [
-        f"Points{of} over training alone, by client and seed: the mean; the share of clients that lose more than "
+        f"Points{of} over {baseline}, by client and seed: the mean; the share of clients that lose more than "
         f"{points(HARM)}; the mean of the tenth of the clients (at least one) with the smallest gains.",
         f"Payload and costs of training: all clients of a run together; memory: the largest. {BYTES_NOTE}",
     ]

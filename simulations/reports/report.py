@@ -138,7 +138,6 @@ def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
 def _part(run: Run, title: str) -> dict[str, Any]:
     """Return the section of one run."""
     shown = run.summary
-    state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     made = [*shown.get("earlier_versions", []), shown["versions"]]
     tables = [summary_table(run), client_table(title, run.clients), *_recalls(run.clients), *_failures(run)]
     defaults = _defaults(str(run.config["algorithm"]))
@@ -146,7 +145,7 @@ def _part(run: Run, title: str) -> dict[str, Any]:
     return {
         "name": run.name,
         "title": title,
-        "state": state,
+        "state": run.unfinished,
         "tables": [*tables, _settings(run, changed, defaults)],
         "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),
         "said": first(read_notes(run.folder), MAX_SAID, "and {:,} more in notes.txt"),
@@ -188,7 +187,7 @@ def _failures(run: Run) -> Iterator[Table]:
 
 
 def spans(rounds: Sequence[int]) -> str:
-    """Return ascending numbers as text, with consecutive ones as spans.
+    """Format ascending numbers, with consecutive ones as ranges.
 
     Examples
     --------

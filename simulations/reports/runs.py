@@ -75,6 +75,12 @@ class Run:
     clients: list[ClientRecord]
     damage: str = ""
 
+    @property
+    def unfinished(self) -> str:
+        """How far a run that has not ended got, such as ``2 of 3 rounds``; "" if it has ended."""
+        reached, planned = self.summary["rounds"], self.config["rounds"]
+        return "" if reached == planned else f"{reached} of {planned} rounds"
+
 
 @dataclass(frozen=True)
 class Group:
@@ -200,7 +206,7 @@ def curve(run: Run) -> "pd.DataFrame":
 
 
 def method_of(run: Run) -> str:
-    """Return the method of a run: its algorithm, or `POOLED` if each client trained on the data of all."""
+    """Return the method of a run: its algorithm, or `POOLED` if each client trained on the data of all clients."""
     return POOLED if run.config.get("pooled") is True else str(run.config["algorithm"])
 
 
@@ -264,11 +270,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         alike.setdefault(frozenset(_settings(run).items()), []).append(run)
     groups = [group for several in alike.values() for group in _apart(several)]
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
-    twice = {
-        label: [_home(group) for group, own in zip(groups, labels, strict=True) if own == label] for label in labels
-    }
+    homes: dict[str, list[Path]] = {}
+    for label, group in zip(labels, groups, strict=True):
+        homes.setdefault(label, []).append(_home(group))
     return [
-        Group(label if len(twice[label]) == 1 else f"{label} [{_place(group, twice[label])}]", tuple(group))
+        Group(label if len(homes[label]) == 1 else f"{label} [{_place(group, homes[label])}]", tuple(group))
         for label, group in zip(labels, groups, strict=True)
     ]
 

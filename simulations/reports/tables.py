@@ -52,7 +52,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 
 
 def summary_table(run: Run) -> Table:
-    """Return the figures of one run, one a row, with the reasons of the first failures."""
+    """Return the results of one run, one per row, with the reasons of the first failures."""
     shown, (best, best_note, chosen) = run.summary, best_of([run])
     facts = {
         "algorithm": shown["algorithm"],
@@ -112,7 +112,7 @@ def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None
 
 
 def compare_table(runs: Sequence[Run], target: float | None = None, measure: Measure = ACCURACY) -> Table:
-    """Return one row a run, or a row for the runs that differ in their seed alone.
+    """Return one row per group of runs that differ only in their seed.
 
     Standard deviations over clients are of the population (0 for one client), those over seeds of a sample (n - 1).
     Data set, clients, rounds and seed are columns if the rows differ in them, else part of the title. `target` is an
@@ -228,8 +228,7 @@ def _joined(values: Sequence[float | None]) -> str | None:
 
 
 def _rounds(run: Run) -> str:
-    reached, planned = run.summary["rounds"], run.config["rounds"]
-    return str(reached) if reached == planned else f"{reached} of {planned}"
+    return run.unfinished.removesuffix(" rounds") or str(run.summary["rounds"])
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -242,7 +241,7 @@ TERMS: dict[str, Callable[[Group], str]] = {
     "rounds": lambda group: _listed(map(_rounds, group.runs)),
     "seed": lambda group: _listed(group.values("seed")),
 }
-"""Functions that format the terms of a group, by name; runs with the same terms are comparable."""
+"""Terms that comparable runs have in common, each with the function that formats it for one group."""
 
 
 def _seconds(value: float) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, MethodImpact
+from simulations.reports.pairing import BASELINES
 from simulations.reports.plots.drawing import COLOURS, LONGEST_LABEL, headed, legend_below, page
 from simulations.reports.terminal import byte_size
 
@@ -34,31 +35,29 @@ center of the row; in row heights."""
 def methods_figure(found: Sequence[MethodImpact]) -> Figure:
     """Draw the clients' gains, one row per method in the given order, with the payload on the right.
 
-    Each dot is a client, a diamond is the mean over clients with its 95 % interval over seeds. Training alone is the
-    line at 0; it has a row only if there is no other method.
+    Each dot is a client, a diamond is the mean over clients with its 95 % interval over seeds. The baseline is the line
+    at 0; it has a row only if there is no other method.
     """
-    baseline = [
-        one for one in found if one.runs[0].summary["algorithm"] == "local" and not any(one.impact.clients.values())
-    ]
-    found = [one for one in found if one not in baseline] or found
+    found = [one for one in found if one.label != one.baseline] or found
     figure = page(1.8 + ROW_HEIGHT * len(found))
     axes = figure.subplots()
     draw_impact(
         axes, {one.label: one.impact for one in found}, {one.label: byte_size(one.both_ways("bytes")) for one in found}
     )
-    explain(figure, "Points over training alone; right: payload")
+    explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
     return headed(figure, _ending(found[0]))
 
 
 def _ending(best: MethodImpact) -> str:
     """Return a sentence about the method with the largest mean gain."""
+    baseline = BASELINES[best.baseline]
     if best.impact.gain.mean <= 0:
-        return "No method gains over training alone on average"
+        return f"No method gains over {baseline} on average"
     gain, harmed = f"{100 * best.impact.gain.mean:.1f} points", f"{100 * best.impact.harmed:.0f} % of them"
     if not best.impact.shown:
-        return f"No method gains significantly over training alone; {best.label} is highest, by {gain} on average"
+        return f"No method gains significantly over {baseline}; {best.label} is highest, by {gain} on average"
     losing = harmed if best.impact.harmed else "none"
-    return f"With {best.label} clients gain {gain} on average, and {losing} lose over a point"
+    return f"With {best.label}, clients gain {gain} over {baseline} on average, and {losing} lose more than a point"
 
 
 def explain(figure: Figure, what: str) -> None:

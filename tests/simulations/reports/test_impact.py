@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fixtures.folders.studies import ALONE, HELPED, ended, study
+from matplotlib.text import Text
 from scipy import stats
 
 from simulations.reports.gains import answer
@@ -78,3 +79,17 @@ def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):
     assert [line.get_markerfacecolor() == "white" for line in means] == [True, False]
     write_figure(methods_figure(found), tmp_path / "picture.svg")
     assert (tmp_path / "picture.svg").read_text().count("<path") > 10
+
+
+def test_gains_over_pooled_training_are_called_that(tmp_path):
+    """Without runs of local training, the baseline is pooled training."""
+    folders = [ended(tmp_path / "pooled", ALONE[0], algorithm="local", pooled=True, seed=0)]
+    folders += [ended(tmp_path / "fedhe", HELPED[0], algorithm="fedhe", seed=0)]
+    found = standing_of(folders)
+    assert [one.label for one in found] == ["pooled", "fedhe"]
+    figure = methods_figure(found)
+    said = [text.get_text() for text in figure.findobj(Text)]
+    assert "Points over pooled training; right: payload" in said
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["fedhe"]
+    assert "Points over pooled training, by client and seed" in " ".join(lines(impact_table(found)))
+    assert "training alone" not in " ".join([*said, *lines(impact_table(found))])
