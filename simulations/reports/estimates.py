@@ -104,7 +104,9 @@ def compared(after: Sequence[float], before: Sequence[float], rows: int | None) 
     (0.1, -0.024, 0.224, 'seeds')
     """
     estimate = over_seeds(np.subtract(after, before))
-    return estimate if estimate.source == "seeds" or rows is None else of_rows(fmean(after), fmean(before), rows)
+    return (
+        estimate if estimate.source == "seeds" or rows is None else two_proportions(fmean(after), fmean(before), rows)
+    )
 
 
 def over_seeds(differences: NDArray[np.float64]) -> Estimate:
@@ -115,7 +117,7 @@ def over_seeds(differences: NDArray[np.float64]) -> Estimate:
     return _estimate(float(differences.mean()), float(error), len(differences) - 1, "seeds")
 
 
-def of_rows(after: float, before: float, rows: int) -> Estimate:
+def two_proportions(after: float, before: float, rows: int) -> Estimate:
     """Return the difference of two proportions of `rows` rows each, by the normal approximation (Wald).
 
     If both are 0 or 1, the width would be 0: then one success and one failure are added to each to compute it.

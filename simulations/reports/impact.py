@@ -17,7 +17,7 @@ from rich.table import Table
 from simulations.reports.estimates import ACCURACY, ROUNDING, Estimate, Measure, over_seeds, points, with_interval
 from simulations.reports.pairing import BASELINES, LOCAL, Pairing
 from simulations.reports.runs import Group, mean_of
-from simulations.reports.terminal import BYTES_NOTE, SHOWN, byte_size, percent, table_of
+from simulations.reports.terminal import BYTES_NOTE, COSTS, byte_size, percent, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ class MethodImpact(Group):
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of `impact_table` in types that JSON can represent."""
-        paid = {name: mean_of(run.summary.get("costs", {}).get(name) for run in self.runs) for name in SHOWN}
+        paid = {name: mean_of(run.summary.get("costs", {}).get(name) for run in self.runs) for name in COSTS}
         return {
             "method": self.label,
             "runs": [run.name for run in self.runs],
@@ -121,7 +121,7 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
         "bal. %": lambda row: percent(row["balanced_accuracy"]),
         "F1 %": lambda row: percent(row["macro_f1"]),
         "payload": lambda row: byte_size(row["bytes"]),
-        **{heading: partial(_cost, name) for name, (heading, _) in SHOWN.items()},
+        **{heading: partial(_cost, name) for name, (heading, _) in COSTS.items()},
         "clock": lambda row: None if row["clock"] is None else f"{row['clock']:.1f} s",
     }
     of = "" if measure is ACCURACY else f" in {measure.words}"
@@ -135,4 +135,4 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
 
 
 def _cost(name: str, row: Mapping[str, Any]) -> str | None:
-    return SHOWN[name][1](row["costs"][name]) if name in row["costs"] else None
+    return COSTS[name][1](row["costs"][name]) if name in row["costs"] else None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from simulations.reports.partition import Split
 
-MAX_SAID, MAX_FAILURES = 50, 100
+MAX_NOTES, MAX_FAILURES = 50, 100
 """Maximum number of notes on the data, and of rows of failures."""
 
 MAX_NAMES = 5
@@ -148,7 +148,7 @@ def _part(run: Run, title: str) -> dict[str, Any]:
         "state": run.unfinished,
         "tables": [*tables, _settings(run, changed, defaults)],
         "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),
-        "said": first(read_notes(run.folder), MAX_SAID, "and {:,} more in notes.txt"),
+        "notes": first(read_notes(run.folder), MAX_NOTES, "and {:,} more in notes.txt"),
         "config": to_toml({key: value for key, value in run.config.items() if key not in changed}),
     }
 
@@ -162,7 +162,7 @@ def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
         return ", ".join(f"{name}: {percent(value)}{' never' * (name in never)}" for name, value in ordered)
 
     known = [client for client in clients if client.get("recall")]
-    note = "The part of a client's test samples of a class that its model finds. never: the class is never predicted."
+    note = "Share of a class's test samples that the model classifies correctly. never: the class is never predicted."
     if known:
         columns = {"client": lambda client: called(client["partition"], name_of(client)), "class: recall": recalls}
         yield table_of("Recall of each class, in %", columns, known, words=columns, notes=[note])

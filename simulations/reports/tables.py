@@ -22,13 +22,13 @@ from simulations.reports.runs import (
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, first, in_words, percent, table_of, thousands
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 
 EPSILON_NOTE = (
     "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
     "says where the noise came from."
 )
-SHOWN_FAILURES, SHOWN_CLASSES = 10, 5
+MAX_FAILURES, MAX_CLASSES = 10, 5
 UNEQUAL_KEYS = (
     *("partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
     "learning-rate",
@@ -72,7 +72,7 @@ def summary_table(run: Run) -> Table:
         "payload down": byte_size(shown["bytes_down"]),
         "wire up": byte_size(shown["wire_up"]),
         "wire down": byte_size(shown["wire_down"]),
-        "costs": in_words(shown.get("costs", {})) or None,
+        "costs": cost_line(shown.get("costs", {})) or None,
         "seconds": _seconds(shown["seconds"]),
         "failures": thousands(shown["failures"]),
         "privacy": privacy(run),
@@ -81,7 +81,7 @@ def summary_table(run: Run) -> Table:
         f"round {one.round}: {' '.join(failure.reason.split())}" for one in run.rounds for failure in one.failures
     ]
     rows = [(name, value) for name, value in facts.items() if value is not None]
-    rows += [("", line) for line in first(failures, SHOWN_FAILURES, "and {:,} more in rounds.jsonl")]
+    rows += [("", line) for line in first(failures, MAX_FAILURES, "and {:,} more in rounds.jsonl")]
     rows += [("note", note) for note in notes(run)]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
     below = [best_note, f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]
@@ -93,9 +93,9 @@ def summary_table(run: Run) -> Table:
 def _lowest(recall: Mapping[str, float]) -> str | None:
     """Return the classes with the lowest recall, all if there are few; None if there are none."""
     ordered = sorted(recall.items(), key=lambda one: one[1])
-    more = len(ordered) > SHOWN_CLASSES
-    said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:SHOWN_CLASSES])
-    return (f"{said} (the lowest {SHOWN_CLASSES} of {len(ordered)} classes)" if more else said) or None
+    more = len(ordered) > MAX_CLASSES
+    said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:MAX_CLASSES])
+    return (f"{said} (the lowest {MAX_CLASSES} of {len(ordered)} classes)" if more else said) or None
 
 
 def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None]]:

@@ -210,7 +210,7 @@ def thousands(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
-SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
+COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     CPU_SECONDS: ("CPU s", "{:,.2f}".format),
     WALL_SECONDS: ("seconds", "{:,.2f}".format),
     FLOPS: ("FLOPs", "{:.3g}".format),
@@ -221,12 +221,12 @@ SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
 """Heading and format of each cost, by name."""
 
 
-def in_words(costs: Mapping[str, float]) -> str:
+def cost_line(costs: Mapping[str, float]) -> str:
     """Format costs on one line.
 
     Examples
     --------
-    >>> in_words({"flops": 2592727200.0, "cpu-seconds": 1.0389, "peak-memory": 946708480.0})
+    >>> cost_line({"flops": 2592727200.0, "cpu-seconds": 1.0389, "peak-memory": 946708480.0})
     'CPU s 1.04, FLOPs 2.59e+09, peak memory 946.7 MB'
     """
-    return ", ".join(f"{heading} {write(costs[name])}" for name, (heading, write) in SHOWN.items() if name in costs)
+    return ", ".join(f"{heading} {write(costs[name])}" for name, (heading, write) in COSTS.items() if name in costs)

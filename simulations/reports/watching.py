@@ -110,7 +110,7 @@ class RunState:
         """Return how to resume a run that was stopped."""
         folder = self.run.folder.resolve()
         if not checkpoints(folder):
-            return "it has no checkpoint to go on from; checkpoint-every says after how many rounds there is one"
+            return "it has no checkpoint to resume from; checkpoint-every sets how often a run writes one"
         file = (folder / RESUME_FILE).exists()
         engine = self.run.summary["engine"] if file else "local"
         command = resume_command(folder, engine, str(self.run.config["algorithm"]))
@@ -172,5 +172,5 @@ def _summary(clients: Sequence[Row]) -> str:
 
 def standing(folder: Path, *, failed: bool = False) -> RunState:
     """Read the current state of a run folder; raises the same errors as `load_run`."""
-    writer = writer_of(folder)  # first: a run that ends in between was running
+    writer = writer_of(folder)  # before the rounds: a run that ends in between still counts as running
     return RunState(load_run(folder, tell=lambda line: None), writer, failed)
