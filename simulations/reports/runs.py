@@ -102,10 +102,10 @@ class Group:
         return fmean(map(sum, zip(self.values(f"{what}_up"), self.values(f"{what}_down"), strict=True)))
 
 
-def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
+def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
     """Read the folder of a run that has ended, is still going on, or was killed.
 
-    Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and reported through `tell` after
+    Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and passed to `on_damage` after
     everything else has been read; a last line that a kill cut short is skipped silently. Raises RunFolderError if the
     folder is missing or holds no run, or if a file is broken.
     """
@@ -116,7 +116,7 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
         clients = [client_of(rounds, client) for client in {client for _, client, _ in client_scores(rounds)}]
     clients.sort(key=lambda client: client["partition"])
     for line in damage:
-        tell(line)
+        on_damage(line)
     if summary is None:
         accuracies = {client["partition"]: client["accuracy"] for client in clients}
         count = int(config.get("clients", 0)) or len(clients)

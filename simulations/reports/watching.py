@@ -14,7 +14,7 @@ from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.lock import writer_of
 from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of, resume_command
 from hetfl_flwr.text import printable
-from simulations.reports.runs import Run, load_run
+from simulations.reports.runs import Run, known, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
 MAX_REASONS = 5
@@ -159,13 +159,13 @@ def _short(text: str | None) -> str | None:
 
 def _summary(clients: Sequence[Row]) -> str:
     """Return one line that summarizes all clients."""
-    known = [one["accuracy"] for one in clients if one["accuracy"] is not None]
+    accuracies = known(one["accuracy"] for one in clients)
     failing = sum(one["failures"] > 0 for one in clients)
     newest = max((one["last_round"] or 0 for one in clients), default=0)
     late = sum((one["last_round"] or 0) < newest for one in clients)
     words = [f"{len(clients)} clients", f"{failing} with failures", f"{late} not in round {newest}"]
-    if known:
-        low, middle, high = (percent(one) for one in (min(known), median(known), max(known)))
+    if accuracies:
+        low, middle, high = map(percent, (min(accuracies), median(accuracies), max(accuracies)))
         words += [f"accuracy {low} to {high} %, median {middle} %"]
     return ", ".join(words)
 
@@ -173,4 +173,4 @@ def _summary(clients: Sequence[Row]) -> str:
 def standing(folder: Path, *, failed: bool = False) -> RunState:
     """Read the current state of a run folder; raises the same errors as `load_run`."""
     writer = writer_of(folder)  # before the rounds: a run that ends in between still counts as running
-    return RunState(load_run(folder, tell=lambda line: None), writer, failed)
+    return RunState(load_run(folder, on_damage=lambda line: None), writer, failed)
