@@ -169,12 +169,12 @@ def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
 def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Say how the gains were computed."""
     if gains.empty:
-        return ("No run could be paired, so nothing is known of differences.",)
+        return ("No run could be paired, so all differences are unknown.",)
     said = {
-        "seeds": "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights.",
-        "rows": "One seed, or equal differences under all: normal approximation of two unpaired proportions on the "
-        "test rows of one seed; it says nothing about other seeds.",
-        "none": f"One seed, or equal differences under all, give no interval of {measure.words}: run several.",
+        "seeds": "Several seeds: Student's t over the paired differences; each seed draws its own split and weights.",
+        "rows": "One seed, or equal differences under all seeds: normal approximation of two unpaired proportions on "
+        "the test rows of one seed; it says nothing about other seeds.",
+        "none": f"One seed, or equal differences under all seeds: no interval of {measure.words}; run several seeds.",
     }
     tested = gains.p.count()
     corrected = f'"helps" and "harms": significant at the 5 % level after Holm\'s correction for {tested} comparisons.'

@@ -88,11 +88,9 @@ def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: 
     if tall.sum() > high - low:
         return False
     floors = low + np.cumsum(tall[order]) - tall[order]
-    bottoms = np.maximum(np.asarray(ends)[order] - tall[order] / 2, floors)
-    for place in range(1, len(bottoms)):
-        bottoms[place] = max(bottoms[place], bottoms[place - 1] + tall[order[place - 1]])
     ceilings = high - np.cumsum(tall[order][::-1])[::-1]
-    bottoms = np.minimum(bottoms, ceilings)
+    shifts = np.maximum.accumulate(np.asarray(ends)[order] - tall[order] / 2 - floors).clip(min=0)
+    bottoms = np.minimum(floors + shifts, ceilings)
     for place, bottom in zip(order, bottoms, strict=True):
         middle = (1.02, bottom + tall[place] / 2)
         where = ("axes fraction", "data")
