@@ -1,4 +1,1 @@
-"""What people read of runs: tables, plots, pages.
-
-Nothing here runs anything, or writes to a run folder.
-"""
+"""Tables, plots and HTML pages of runs. Nothing here runs a federation or writes to a run folder."""

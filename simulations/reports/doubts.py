@@ -43,7 +43,7 @@ def too_short(runs: Sequence[Run]) -> list[str]:
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:
-    """Return a line of warnings for each client concerned, at most `MAX_NOTED` of them.
+    """Return a line of warnings for each client that has any, at most `MAX_NOTED` of them.
 
     Reported are test sets of fewer than `MIN_TEST_ROWS` samples or of one class, classes that are trained on and never
     tested, and classes that are tested and never predicted. In a comparison, client k is the same client in all runs;
@@ -79,7 +79,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
 
 def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:
-    """Yield what is doubtful about a client's classes, without their names and with them."""
+    """Yield each problem with a client's classes, first without and then with the names of classes."""
     if len(recall := client.get("recall") or {}) == 1:
         yield "all test rows are of one class", f"all test rows are of {_listed([*recall])}"
     if untested := client.get("untested"):
@@ -114,8 +114,8 @@ def _listed(names: Sequence[str]) -> str:
 def still_rising(rounds: Iterable[Round], samples: int) -> list[str]:
     """Return a line if accuracy still rose over the last quarter of a run, else nothing.
 
-    A rise counts if it is at least `LEAST_RISE` and two standard errors of an accuracy on `samples`, the number of test
-    samples of all clients. `rounds` must be in ascending order.
+    The rise must be at least `LEAST_RISE`, and at least two standard errors of an accuracy on `samples` test samples,
+    those of all clients. `rounds` must be in ascending order.
     """
     known = [(one.round, one.accuracy) for one in rounds if one.accuracy is not None]
     before = [one for one in known if one[0] <= LAST_PART * known[-1][0] and one[0] < known[-1][0]]

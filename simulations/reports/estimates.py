@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from hetfl_flwr.errors import ConfigError, unknown
 from hetfl_flwr.runs.record import ClientRecord, Summary
 
+ROUNDING = 1e-9
+"""Tolerance for rounding errors of fractions."""
+
 
 @dataclass(frozen=True)
 class Measure:
     """A measure to compare; higher is better.
 
     `key` names it in ``clients.json`` and ``summary.json``, `words` in texts. With `of_rows` it is a proportion of test
-    rows, so that one run gives an interval. `label` is the class of a measure by class, else "".
+    rows, so that one run gives an interval. `label` is the class of a measure that has a value for each class, else "".
     """
 
     key: str
@@ -78,7 +81,7 @@ def check_measured(clients: Sequence[ClientRecord], measure: Measure) -> None:
 class Estimate:
     """A mean difference with its 95 % interval, two-sided p value, and the source of both.
 
-    Interval and p value are NaN if they cannot be estimated, as for one seed of a measure that is no proportion.
+    Interval and p value are NaN if they cannot be estimated, as for one seed of a measure that is not a proportion.
     """
 
     mean: float
@@ -89,7 +92,7 @@ class Estimate:
 
 
 def compared(after: Sequence[float], before: Sequence[float], rows: int | None) -> Estimate:
-    """Return the mean difference of fractions that were measured under the same seeds.
+    """Return the mean difference of fractions that were measured with the same seeds.
 
     The interval is Student's t over the seeds. For one seed or equal differences it is the normal approximation for two
     proportions of `rows` independent rows each, and unknown if `rows` is None.
@@ -100,20 +103,21 @@ def compared(after: Sequence[float], before: Sequence[float], rows: int | None) 
     >>> round(estimate.mean, 3), round(estimate.low, 3), round(estimate.high, 3), estimate.source
     (0.1, -0.024, 0.224, 'seeds')
     """
-    differences = np.subtract(after, before)
-    if len(differences) > 1 and differences.std() > 1e-9:
-        return over_seeds(differences)
-    mean = fmean(after) - fmean(before)
-    return Estimate(mean) if rows is None else of_rows(fmean(after), fmean(before), rows)
+    estimate = over_seeds(np.subtract(after, before))
+    return (
+        estimate if estimate.source == "seeds" or rows is None else two_proportions(fmean(after), fmean(before), rows)
+    )
 
 
 def over_seeds(differences: NDArray[np.float64]) -> Estimate:
-    """Return the mean of two or more unequal differences, with interval and p value by Student's t."""
+    """Return the mean difference, with interval and p value by Student's t if there are two or more unequal ones."""
+    if len(differences) < 2 or differences.std() <= ROUNDING:
+        return Estimate(float(differences.mean()))
     error = differences.std(ddof=1) / np.sqrt(len(differences))
     return _estimate(float(differences.mean()), float(error), len(differences) - 1, "seeds")
 
 
-def of_rows(after: float, before: float, rows: int) -> Estimate:
+def two_proportions(after: float, before: float, rows: int) -> Estimate:
     """Return the difference of two proportions of `rows` rows each, by the normal approximation (Wald).
 
     If both are 0 or 1, the width would be 0: then one success and one failure are added to each to compute it.
@@ -162,5 +166,5 @@ def interval(low: float, high: float) -> str:
 
 
 def with_interval(estimate: Estimate, unit: str = "") -> str:
-    """Return a difference in percentage points, with its interval where it has one, as in ``+4.2 (2.1 to 6.3)``."""
+    """Format a difference in percentage points with its interval, if known: ``+4.2 (2.1 to 6.3)``."""
     return f"{points(estimate.mean, sign=True)}{unit} {interval(estimate.low, estimate.high)}".rstrip()

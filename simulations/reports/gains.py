@@ -1,7 +1,6 @@
 """Gains of federation: the difference of each client's final accuracy from local training, with its uncertainty.
 
-Runs are paired as `simulations.reports.pairing` says. Measures and differences are fractions; in words and tables they
-are percentage points.
+Gains are fractions; texts and tables show them in percentage points.
 """
 
 from __future__ import annotations
@@ -50,23 +49,23 @@ MAX_CLIENTS, ENDS = 30, 10
 """Maximum number of clients in a table; of more, it shows the `ENDS` lowest and the `ENDS` highest gains."""
 
 MAX_LEFT_OUT, MAX_WORDS = 10, 12
-"""Runs and clients in no pair that a table's notes name (files name all), and verdicts written out after a table."""
+"""The most unpaired runs and clients in the notes of a table, and the most verdicts after it."""
 
 COLUMNS = (
     *("method", "client", "name", "measure", "seeds", "rows", "baseline", "value", "difference", "low", "high", "p"),
     *("p_corrected", "source", "verdict", "words"),
 )
-"""Of a frame of gains, a row a method and client.
+"""Columns of a frame of gains, which has one row per method and client.
 
-``baseline`` and ``value`` are means over as many ``seeds``, ``rows`` the fewest test rows in any of them. The 95 %
-interval and ``p`` stand for this difference alone and are taken from the spread over seeds or from the number of test
-rows (``source``); ``p_corrected`` is Holm's for all comparisons, and gives the verdict: helps, harms or unclear.
+``baseline`` and ``value`` are means over ``seeds``; ``rows`` is the smallest number of test rows of any seed. The 95 %
+interval and ``p`` are for this comparison alone and come from the spread over seeds or from the number of test rows
+(``source``). ``p_corrected`` is Holm's correction for all comparisons; it decides the verdict: helps, harms or unclear.
 """
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The clients' gains in a set of runs.
+    """The clients' gains over a baseline, one of `BASELINES`.
 
     `gains` has `COLUMNS` and a row for each method and client, NaN where unknown; `sentences` sum up each method.
     `standing` has the methods and the baseline, the largest mean gain first, `left_out` the runs and clients without a
@@ -84,7 +83,7 @@ class Answer:
     def to_json(self) -> dict[str, Any]:
         """Return the answer as values that JSON can represent."""
         facts = {name: value for name, value in vars(self).items() if name != "standing"}
-        means = {one.method: asdict(one.impact.gain) for one in self.standing if one.method in self.sentences}
+        means = {one.label: asdict(one.impact.gain) for one in self.standing if one.label in self.sentences}
         gains = self.gains.to_dict("records")
         return facts | {"gains": gains, "means": means, "comparisons": int(self.gains.p.count())}
 
@@ -102,7 +101,7 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     whole = values.dropna(subset=["value", "baseline"])
     gains, standing = _gains(whole[whole.method != found.baseline], measure, found.baseline), standings(found, whole)
     by_method = dict(iter(gains.groupby("method", sort=False)))
-    means = {one.method: one.impact.gain for one in standing if one.method in by_method}
+    means = {one.label: one.impact.gain for one in standing if one.label in by_method}
     unmeasured = values[~values.index.isin(whole.index) & (values.method != found.baseline)]
     lacking = [f"{one.lacking}: {one.name} has no final {measure.words}" for one in unmeasured.itertuples()]
     return Answer(
@@ -117,7 +116,7 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
 
 
 def _gains(values: pd.DataFrame, measure: Measure, baseline: str) -> pd.DataFrame:
-    """Return the gain of each client by each method, with what its numbers carry, and no more."""
+    """Return the frame of gains from paired values without NaN."""
     import pandas as pd
 
     gains = []
@@ -150,11 +149,8 @@ def _difference(gain: Any, unit: str = "") -> str:
     return with_interval(Estimate(gain.difference, gain.low, gain.high), unit)
 
 
-# --- words ---------------------------------------------------------------------------------------
-
-
 def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
-    """Say of a method whom it helps and harms: ``fedhe helps 3 of 4 clients, harms none, ...``."""
+    """Say how many clients a method helps and harms: ``fedhe helps 3 of 4 clients, harms none, ...``."""
     method, measure, (better, worse) = gains.method.iloc[0], gains.measure.iloc[0], VERBS[baseline]
     helped, harmed, unclear = (int(gains.verdict.eq(verdict).sum()) for verdict in ("helps", "harms", "unclear"))
     clients = f"{len(gains)} clients" if len(gains) > 1 else "1 client"
@@ -171,14 +167,14 @@ def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
 
 
 def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
-    """Say how it was computed."""
+    """Say how the gains were computed."""
     if gains.empty:
-        return ("No run could be paired, so nothing is known of differences.",)
+        return ("No run could be paired, so all differences are unknown.",)
     said = {
-        "seeds": "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights.",
-        "rows": "One seed, or equal differences under all: normal approximation of two unpaired proportions on the "
-        "test rows of one seed; it says nothing of other seeds.",
-        "none": f"One seed, or equal differences under all, give no interval of {measure.words}: run several.",
+        "seeds": "Several seeds: Student's t over the paired differences; each seed draws its own split and weights.",
+        "rows": "One seed, or equal differences under all seeds: normal approximation of two unpaired proportions on "
+        "the test rows of one seed; it says nothing about other seeds.",
+        "none": f"One seed, or equal differences under all seeds: no interval of {measure.words}; run several seeds.",
     }
     tested = gains.p.count()
     corrected = f'"helps" and "harms": significant at the 5 % level after Holm\'s correction for {tested} comparisons.'
@@ -191,25 +187,22 @@ def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping
 
 
 def _upper_bounds(means: Mapping[str, Estimate]) -> list[str]:
-    """Say what training on all data in one place is, and where it is not above training alone."""
+    """Explain pooled training, and say if it is not above the baseline."""
     return [
-        f"{method}: each client trained on the rows of all, as if all data were in one place: an upper bound, where "
-        "the clients' data say the same."
+        f"{method}: each client trained on the data of all clients, as if in one place: an upper bound if the clients' "
+        "data are consistent."
         if estimate.mean > 0
-        else f"{method}: each client trained on the rows of all, and is not above local in the mean over clients "
-        f"({points(estimate.mean, sign=True)} points): no upper bound."
+        else f"{method}: each client trained on the data of all clients, but is not above local in the mean over "
+        f"clients ({points(estimate.mean, sign=True)} points): not an upper bound."
         for method, estimate in means.items()
         if method.startswith(POOLED)
     ]
 
 
-# --- tables and files ----------------------------------------------------------------------------
-
-
 def gains_table(answer: Answer) -> Table:
-    """Return the table client by method, with how it was computed below it.
+    """Return the table of gains, one row per client and one column per method.
 
-    Of very many clients, it has those with the least and the largest mean gain, with a gap between.
+    If there are more than `MAX_CLIENTS`, it has only those with the smallest and the largest mean gains.
     """
     import pandas as pd
 
@@ -241,20 +234,20 @@ def _change(gain: Any) -> str:
 
 
 def _mean_gains(gains: pd.DataFrame) -> pd.Series[float]:
-    """Return each client's mean gain over the methods, all data in one place left out where there is another."""
+    """Return the mean gain of each client over all methods; pooled training counts only if there is no other."""
     federated = gains[~gains.method.str.startswith(POOLED)]
     means = [some.groupby("client").difference.mean() for some in (federated, gains)]
     return means[0].combine_first(means[1])
 
 
 def left_out(answer: Answer) -> list[str]:
-    """Return a line for what is in no pair, with the reason."""
+    """Return one line for each run or client that could not be paired, with the reason."""
     lines = [f"Not paired: {line}" for line in answer.left_out]
     return first(lines, MAX_LEFT_OUT, "and {} more, which `hetfl compare --json` lists")
 
 
 def in_words(answer: Answer) -> list[str]:
-    """Return a sentence for each method, and below it the clients of which something could be shown."""
+    """Return a sentence for each method, followed by the clients with a significant difference."""
     lines = []
     for method, sentence in answer.sentences.items():
         shown = answer.gains.words[(answer.gains.method == method) & (answer.gains.verdict != "unclear")]
@@ -263,7 +256,7 @@ def in_words(answer: Answer) -> list[str]:
 
 
 def write_csv(gains: pd.DataFrame, path: Path) -> Path:
-    """Write one row a method and client, and return the file."""
+    """Write one row per method and client, and return the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(gains.map(as_cell).to_csv(index=False), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Effect of a method on all clients: the mean gain, the share of harmed clients, and the gain of the worst off.
 
-Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
+Gains are differences from the baseline, for the same client and seed, as fractions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
-from simulations.reports.pairing import Pairing
-from simulations.reports.runs import Run, mean_of
-from simulations.reports.terminal import BYTES_NOTE, SHOWN, byte_size, percent, table_of
+from simulations.reports.estimates import ACCURACY, ROUNDING, Estimate, Measure, over_seeds, points, with_interval
+from simulations.reports.pairing import BASELINES, LOCAL, Pairing
+from simulations.reports.runs import Group, mean_of
+from simulations.reports.terminal import BYTES_NOTE, COSTS, byte_size, percent, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 HARM = 0.01
 """A client is harmed if it loses more than this fraction."""
 
-ROUNDING = 1e-9
-"""Tolerance for rounding when fractions are compared."""
-
 TENTH = 0.1
 """The worst off: this share of the clients, at least one, with the lowest gain."""
 
-
-MEANS = {key: Measure(key, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
-"""Measures shown in addition to the impact: means over clients, then over runs."""
+MEANS = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Keys of a summary shown in addition to the impact, as means over runs."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +58,9 @@ class Impact:
         ({0: 0.15000000000000002, 1: -0.01}, 0.07, 0.25, -0.01)
         """
         means = np.array([fmean(one.values()) for one in gains])
-        spread = len(means) > 1 and means.std() > ROUNDING
         worst = [sorted(one.values())[: ceil(TENTH * len(one))] for one in gains]
         return cls(
-            gain=over_seeds(means) if spread else Estimate(float(means.mean())),
+            gain=over_seeds(means),
             harmed=fmean(fmean(value < -HARM - ROUNDING for value in one.values()) for one in gains),
             worst=fmean(map(fmean, worst)),
             clients={
@@ -82,27 +77,21 @@ class Impact:
 
 
 @dataclass(frozen=True)
-class MethodImpact:
-    """A method, as `group_runs` labels it, its impact and its paired runs."""
+class MethodImpact(Group):
+    """The paired runs of a method, and their impact compared with a baseline, one of `BASELINES`."""
 
-    method: str
     impact: Impact
-    runs: tuple[Run, ...]
-
-    @property
-    def payload(self) -> float:
-        """Mean bytes of a run, over all clients, up and down."""
-        return fmean(run.summary["bytes_up"] + run.summary["bytes_down"] for run in self.runs)
+    baseline: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of `impact_table` as JSON can hold it."""
-        paid = {name: mean_of(run.summary.get("costs", {}).get(name) for run in self.runs) for name in SHOWN}
+        """Return the row of `impact_table` in types that JSON can represent."""
+        paid = {name: mean_of(run.summary.get("costs", {}).get(name) for run in self.runs) for name in COSTS}
         return {
-            "method": self.method,
+            "method": self.label,
             "runs": [run.name for run in self.runs],
             **asdict(self.impact),
-            **{key: mean_of(one.of(run.summary) for run in self.runs) for key, one in MEANS.items()},
-            "bytes": self.payload,
+            **{key: self.mean(key) for key in MEANS},
+            "bytes": self.both_ways("bytes"),
             "costs": {name: cost for name, cost in paid.items() if cost is not None},
             "clock": mean_of(run.rounds[-1].clock for run in self.runs if run.rounds),
         }
@@ -116,7 +105,8 @@ def standings(found: Pairing, values: "pd.DataFrame") -> list[MethodImpact]:
     standing = []
     for method, own in values.groupby("method", sort=False):
         gains = [dict(zip(one.client, one.value - one.baseline, strict=True)) for _, one in own.groupby("pair")]
-        standing.append(MethodImpact(method, Impact.of(gains), tuple(run for run, _ in found.pairs[method])))
+        runs = tuple(run for run, _ in found.pairs[method])
+        standing.append(MethodImpact(method, runs, Impact.of(gains), found.baseline))
     return sorted(standing, key=lambda one: -one.impact.gain.mean)
 
 
@@ -131,17 +121,18 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
         "bal. %": lambda row: percent(row["balanced_accuracy"]),
         "F1 %": lambda row: percent(row["macro_f1"]),
         "payload": lambda row: byte_size(row["bytes"]),
-        **{heading: partial(_cost, name) for name, (heading, _) in SHOWN.items()},
+        **{heading: partial(_cost, name) for name, (heading, _) in COSTS.items()},
         "clock": lambda row: None if row["clock"] is None else f"{row['clock']:.1f} s",
     }
     of = "" if measure is ACCURACY else f" in {measure.words}"
+    baseline = BASELINES[found[0].baseline if found else LOCAL]
     notes = [
-        f"Points{of} over training alone, by client and seed: the mean; the share of clients that lose more than "
-        f"{points(HARM)}; the mean of the tenth that gains least, at least one client.",
-        f"Payload and costs of training: a run's, of all clients; of memory the largest. {BYTES_NOTE}",
+        f"Points{of} over {baseline}, by client and seed: the mean; the share of clients that lose more than "
+        f"{points(HARM)}; the mean of the tenth of the clients (at least one) with the smallest gains.",
+        f"Payload and costs of training: all clients of a run together; memory: the largest. {BYTES_NOTE}",
     ]
     return table_of("Methods by gain", columns, [one.to_json() for one in found], words={"method"}, notes=notes)
 
 
 def _cost(name: str, row: Mapping[str, Any]) -> str | None:
-    return SHOWN[name][1](row["costs"][name]) if name in row["costs"] else None
+    return COSTS[name][1](row["costs"][name]) if name in row["costs"] else None

@@ -1,4 +1,4 @@
-"""Pair each run with the run of local training on the same rows and seed."""
+"""Pair each run with a baseline run on the same rows and seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOCAL = "local"
-"""The algorithm in which each client trains alone, and with which others are compared."""
+"""The algorithm in which each client trains alone."""
 
-BASELINES = (LOCAL, POOLED)
-"""Algorithms to compare with, by preference: the first one that has a run is used."""
+BASELINES = {LOCAL: "training alone", POOLED: "pooled training"}
+"""Methods to compare with, and how texts call them. The first one that has a run is used."""
 
-WAYS = {"data-dir", "normalize", "augment", "pooled"}
-"""Data keys that change neither which rows a client has nor their content."""
-
-SAME = ("seed", "clients", *sorted({*DATA_KEYS} - WAYS))
-"""Keys that must be equal in two runs to pair them."""
+SAME = ("seed", "clients", *sorted({*DATA_KEYS} - {"data-dir", "normalize", "augment", "pooled"}))
+"""Keys that must be equal in two runs to pair them: they decide which rows a client has."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +63,12 @@ def paired(runs: Sequence[Run]) -> Pairing | None:
     if baseline is None or not others:
         return None
     bases = [run for run in runs if method_of(run) == baseline]
-    ready = [base for base in bases if not _unfinished(base)]
-    left_out = [f"{run_label(base)}: {_unfinished(base)}" for base in bases if _unfinished(base)]
+    ready = [base for base in bases if not base.unfinished]
+    left_out = [f"{run_label(base)}: it has not ended: {base.unfinished}" for base in bases if base.unfinished]
     pairs: dict[str, list[tuple[Run, Run]]] = {}
     for group in others:
         for run in group.runs:
-            partner = _unfinished(run) or _partner(run, ready, baseline)
+            partner = f"it has not ended: {run.unfinished}" if run.unfinished else _partner(run, ready, baseline)
             if isinstance(partner, str):
                 left_out.append(f"{run_label(run)}: {partner}")
             else:
@@ -95,11 +92,6 @@ def _defaults() -> dict[str, Value]:
 def _setting(run: Run, key: str) -> Value | None:
     """Return a key's value, or its default if the run is older than the key."""
     return run.summary["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
-
-
-def _unfinished(run: Run) -> str:
-    reached, planned = run.summary["rounds"], run.config["rounds"]
-    return "" if reached == planned else f"it has not ended: {reached} of {planned} rounds"
 
 
 def _partner(run: Run, bases: Sequence[Run], baseline: str) -> Run | str:

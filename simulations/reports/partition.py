@@ -94,7 +94,7 @@ def _used(members: list[ClientData]) -> int:
 
 
 def split_table(split: Split) -> Table:
-    """Return the table of a split: a line a client, and their sum. The domain stands there if there are several."""
+    """Return one row per client and a row of sums; the domain is a column if there are several."""
     few, several = split.counts.shape[1] <= MAX_CLASSES, split.shares.domain.nunique() > 1
     counts = pd.concat([split.counts, split.counts.sum().to_frame("sum").T])
     shares = pd.concat([split.shares, split.shares[KINDS].sum().to_frame("sum").T]).fillna("")

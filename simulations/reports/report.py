@@ -1,6 +1,6 @@
-"""Run folders as one HTML file that needs nothing else: no script, no network; to be read, sent on and printed.
+"""Reports of runs as one self-contained HTML file, without scripts or network access.
 
-Tables are those of the terminal, pictures are SVG. All that comes from a run folder is escaped.
+The tables are those of the terminal, the pictures are SVG. Everything that comes from a run folder is escaped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from simulations.reports.partition import Split
 
-MAX_SAID, MAX_FAILURES = 50, 100
+MAX_NOTES, MAX_FAILURES = 50, 100
 """Maximum number of notes on the data, and of rows of failures."""
 
 MAX_NAMES = 5
@@ -47,21 +47,11 @@ MAX_NAMES = 5
 
 
 def write_report(folders: Sequence[Path | str], path: Path | str = "report.html") -> Path:
-    """Write the report of one run, or of several side by side, and return its path.
+    """Write the report of the runs in one or more folders, and return its path.
 
-    In a notebook: ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
-
-    Parameters
-    ----------
-    folders : sequence of path
-        Run folders, at least one, or folders of such; runs that have not ended are reported as far as they got.
-    path : path
-        The file; missing folders are made.
-
-    Raises
-    ------
-    RunFolderError
-        One line, for a folder that holds no run, a broken file in it, or a report that cannot be written.
+    Runs that have not ended are reported as far as they got. Raises `RunFolderError` if a folder contains no run or a
+    broken file, or if the report cannot be written. In a notebook:
+    ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
     """
     page = report_page([load_run(folder) for folder in run_folders(map(Path, folders))])
     path = Path(path)
@@ -113,7 +103,7 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
     if found is None:
         return None
     standing = found.standing
-    described = "; ".join(f"{one.method}: {with_interval(one.impact.gain)} points" for one in standing)
+    described = "; ".join(f"{one.label}: {with_interval(one.impact.gain)} points" for one in standing)
     return {
         "sentences": list(found.sentences.values()),
         "pictures": [_image(partial(methods_figure, standing), described)] if standing else [],
@@ -122,7 +112,7 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def _pictures(runs: Sequence[Run], titles: Mapping[Path, str]) -> list[dict[str, str]]:
-    """Return accuracy over rounds and its cost, if any round was evaluated."""
+    """Return the pictures of accuracy over rounds and costs; none if no round was evaluated."""
     if not runs:
         return []
     described = "; ".join(
@@ -148,7 +138,6 @@ def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
 def _part(run: Run, title: str) -> dict[str, Any]:
     """Return the section of one run."""
     shown = run.summary
-    state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     made = [*shown.get("earlier_versions", []), shown["versions"]]
     tables = [summary_table(run), client_table(title, run.clients), *_recalls(run.clients), *_failures(run)]
     defaults = _defaults(str(run.config["algorithm"]))
@@ -156,10 +145,10 @@ def _part(run: Run, title: str) -> dict[str, Any]:
     return {
         "name": run.name,
         "title": title,
-        "state": state,
+        "state": run.unfinished,
         "tables": [*tables, _settings(run, changed, defaults)],
         "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),
-        "said": first(read_notes(run.folder), MAX_SAID, "and {:,} more in notes.txt"),
+        "notes": first(read_notes(run.folder), MAX_NOTES, "and {:,} more in notes.txt"),
         "config": to_toml({key: value for key, value in run.config.items() if key not in changed}),
     }
 
@@ -173,7 +162,7 @@ def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
         return ", ".join(f"{name}: {percent(value)}{' never' * (name in never)}" for name, value in ordered)
 
     known = [client for client in clients if client.get("recall")]
-    note = "The part of a client's test samples of a class that its model finds. never: the class is never predicted."
+    note = "Share of a class's test samples that the model classifies correctly. never: the class is never predicted."
     if known:
         columns = {"client": lambda client: called(client["partition"], name_of(client)), "class: recall": recalls}
         yield table_of("Recall of each class, in %", columns, known, words=columns, notes=[note])
@@ -198,7 +187,7 @@ def _failures(run: Run) -> Iterator[Table]:
 
 
 def spans(rounds: Sequence[int]) -> str:
-    """Return ascending numbers as text, with consecutive ones as spans.
+    """Format ascending numbers, with consecutive ones as ranges.
 
     Examples
     --------
@@ -246,11 +235,11 @@ def _split(run: Run) -> Split | str:
     try:
         config = RunConfig.from_flat({**run.config, "clients": clients})
         if not config.dataset:
-            return f"{run.name}: its nodes had data of their own"
+            return f"{run.name}: its nodes used their own data"
         split = load_split(resolve(config))
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
     if not config.pooled and any(trained.get(client, rows) != rows for client, rows in split.shares.training.items()):
-        return f"{run.name}: its clients had other rows than its config gives them here: data of their own, it may be."
+        return f"{run.name}: its clients had different rows than its config gives here; they may have used other data"
     return split

@@ -1,8 +1,4 @@
-"""Run folders read back: what was run, what each round and client came to, and runs of the same settings as a group.
-
-A run that has no ``summary.json`` yet, or was killed before it, is read from the rounds it reached.
-Accuracies are fractions in [0, 1].
-"""
+"""Read run folders, and group runs that differ only in their seed. Accuracies are fractions in [0, 1]."""
 
 import os
 import re
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POOLED = "pooled"
-"""What a run of local training with the rows of all clients is called."""
+"""The method name of local training on the data of all clients together."""
 
 INCIDENTAL = {
     *("seed", "data-dir", "output-dir", "state-dir", "state-keep", "device", "threads", "checkpoint-every", "resume"),
@@ -79,6 +75,12 @@ class Run:
     clients: list[ClientRecord]
     damage: str = ""
 
+    @property
+    def unfinished(self) -> str:
+        """How far a run that has not ended got, such as ``2 of 3 rounds``; "" if it has ended."""
+        reached, planned = self.summary["rounds"], self.config["rounds"]
+        return "" if reached == planned else f"{reached} of {planned} rounds"
+
 
 @dataclass(frozen=True)
 class Group:
@@ -91,11 +93,19 @@ class Group:
         """Return a value of each run's ``summary.json``, None if missing."""
         return [run.summary.get(key) for run in self.runs]
 
+    def mean(self, key: str) -> float | None:
+        """Return the mean of one value of the summaries over runs; None if no run has it."""
+        return mean_of(self.values(key))
 
-def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
+    def both_ways(self, what: Literal["bytes", "wire"]) -> float:
+        """Return payload or wire bytes of all clients, up + down, as the mean over runs."""
+        return fmean(map(sum, zip(self.values(f"{what}_up"), self.values(f"{what}_down"), strict=True)))
+
+
+def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
     """Read the folder of a run that has ended, is still going on, or was killed.
 
-    Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and reported through `tell` after
+    Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and passed to `on_damage` after
     everything else has been read; a last line that a kill cut short is skipped silently. Raises RunFolderError if the
     folder is missing or holds no run, or if a file is broken.
     """
@@ -106,7 +116,7 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
         clients = [client_of(rounds, client) for client in {client for _, client, _ in client_scores(rounds)}]
     clients.sort(key=lambda client: client["partition"])
     for line in damage:
-        tell(line)
+        on_damage(line)
     if summary is None:
         accuracies = {client["partition"]: client["accuracy"] for client in clients}
         count = int(config.get("clients", 0)) or len(clients)
@@ -135,7 +145,7 @@ def _load_config(folder: Path) -> dict[str, Value]:
         _CONFIG.validate_python(config, strict=True)
     except (ConfigError, ValidationError) as error:
         said = str(error) if isinstance(error, ConfigError) else f"{path}: {first_problem(error)}"
-        raise RunFolderError(" ".join(f"{said}; mend it".split())) from None
+        raise RunFolderError(" ".join(f"{said}; fix it".split())) from None
     return config
 
 
@@ -196,7 +206,7 @@ def curve(run: Run) -> "pd.DataFrame":
 
 
 def method_of(run: Run) -> str:
-    """Return the method of a run: its algorithm, or `POOLED` if each client trained on the data of all."""
+    """Return the method of a run: its algorithm, or `POOLED` if each client trained on the data of all clients."""
     return POOLED if run.config.get("pooled") is True else str(run.config["algorithm"])
 
 
@@ -216,17 +226,15 @@ def _inner(folder: Path) -> list[Path]:
     """Return the run folders at or below a folder; folders inside a run folder are not searched."""
     inner = []
     for place, folders, files in os.walk(folder):
-        if {CONFIG_FILE, ROUNDS_FILE} & {*files}:  # what one lacks, `load_run` says
+        if {CONFIG_FILE, ROUNDS_FILE} & {*files}:  # `load_run` reports a missing one
             inner.append(Path(place))
             folders.clear()
-    return sorted(
-        inner, key=lambda path: [(int(part), "") if part.isdecimal() else (-1, part) for part in _parts(path)]
-    )
+    return sorted(inner, key=_natural)
 
 
-def _parts(path: Path) -> list[str]:
-    """Split a path at its numbers, so that ``seed=10`` sorts after ``seed=9``."""
-    return re.split(r"(\d+)", str(path))
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return a sort key that puts ``seed=10`` after ``seed=9``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 FIGURES = (
@@ -262,11 +270,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         alike.setdefault(frozenset(_settings(run).items()), []).append(run)
     groups = [group for several in alike.values() for group in _apart(several)]
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
-    twice = {
-        label: [_home(group) for group, own in zip(groups, labels, strict=True) if own == label] for label in labels
-    }
+    homes: dict[str, list[Path]] = {}
+    for label, group in zip(labels, groups, strict=True):
+        homes.setdefault(label, []).append(_home(group))
     return [
-        Group(label if len(twice[label]) == 1 else f"{label} [{_place(group, twice[label])}]", tuple(group))
+        Group(label if len(homes[label]) == 1 else f"{label} [{_place(group, homes[label])}]", tuple(group))
         for label, group in zip(labels, groups, strict=True)
     ]
 

@@ -1,7 +1,4 @@
-"""Tables of runs: one run's figures, its clients, and several runs side by side.
-
-Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
-"""
+"""Tables of runs: the results of one run, and several runs side by side."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -25,13 +22,13 @@ from simulations.reports.runs import (
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, first, in_words, percent, table_of, thousands
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 
 EPSILON_NOTE = (
-    "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
-    "noise came from."
+    "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
+    "says where the noise came from."
 )
-SHOWN_FAILURES, SHOWN_CLASSES = 10, 5
+MAX_FAILURES, MAX_CLASSES = 10, 5
 UNEQUAL_KEYS = (
     *("partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
     "learning-rate",
@@ -55,7 +52,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 
 
 def summary_table(run: Run) -> Table:
-    """Return the figures of one run, one a row, with the reasons of the first failures."""
+    """Return the results of one run, one per row, with the reasons of the first failures."""
     shown, (best, best_note, chosen) = run.summary, best_of([run])
     facts = {
         "algorithm": shown["algorithm"],
@@ -75,7 +72,7 @@ def summary_table(run: Run) -> Table:
         "payload down": byte_size(shown["bytes_down"]),
         "wire up": byte_size(shown["wire_up"]),
         "wire down": byte_size(shown["wire_down"]),
-        "costs": in_words(shown.get("costs", {})) or None,
+        "costs": cost_line(shown.get("costs", {})) or None,
         "seconds": _seconds(shown["seconds"]),
         "failures": thousands(shown["failures"]),
         "privacy": privacy(run),
@@ -84,7 +81,7 @@ def summary_table(run: Run) -> Table:
         f"round {one.round}: {' '.join(failure.reason.split())}" for one in run.rounds for failure in one.failures
     ]
     rows = [(name, value) for name, value in facts.items() if value is not None]
-    rows += [("", line) for line in first(failures, SHOWN_FAILURES, "and {:,} more in rounds.jsonl")]
+    rows += [("", line) for line in first(failures, MAX_FAILURES, "and {:,} more in rounds.jsonl")]
     rows += [("note", note) for note in notes(run)]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
     below = [best_note, f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]
@@ -96,9 +93,9 @@ def summary_table(run: Run) -> Table:
 def _lowest(recall: Mapping[str, float]) -> str | None:
     """Return the classes with the lowest recall, all if there are few; None if there are none."""
     ordered = sorted(recall.items(), key=lambda one: one[1])
-    more = len(ordered) > SHOWN_CLASSES
-    said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:SHOWN_CLASSES])
-    return (f"{said} (the lowest {SHOWN_CLASSES} of {len(ordered)} classes)" if more else said) or None
+    more = len(ordered) > MAX_CLASSES
+    said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:MAX_CLASSES])
+    return (f"{said} (the lowest {MAX_CLASSES} of {len(ordered)} classes)" if more else said) or None
 
 
 def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None]]:
@@ -115,7 +112,7 @@ def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None
 
 
 def compare_table(runs: Sequence[Run], target: float | None = None, measure: Measure = ACCURACY) -> Table:
-    """Return one row a run, or a row for the runs that differ in their seed alone.
+    """Return one row per group of runs that differ only in their seed.
 
     Standard deviations over clients are of the population (0 for one client), those over seeds of a sample (n - 1).
     Data set, clients, rounds and seed are columns if the rows differ in them, else part of the title. `target` is an
@@ -136,11 +133,11 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     if measure is not ACCURACY:
         columns[f"{measure.words} %"] = lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))
     columns |= {
-        "ACC / BWT / FWT %": lambda group: _joined([mean_of(group.values(key)) for key in ("acc", "bwt", "fwt")]),
-        "global %": lambda group: _joined([mean_of(group.values("global_accuracy"))]),
+        "ACC / BWT / FWT %": lambda group: _joined(list(map(group.mean, ("acc", "bwt", "fwt")))),
+        "global %": lambda group: _joined([group.mean("global_accuracy")]),
         best: lambda group: percent(mean_of(map(chosen, group.runs))),
-        "payload": lambda group: byte_size(_both_ways(group, "bytes")),
-        "wire": lambda group: byte_size(_both_ways(group, "wire")),
+        "payload": lambda group: byte_size(group.both_ways("bytes")),
+        "wire": lambda group: byte_size(group.both_ways("wire")),
         to_goal: lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
         to_clock: lambda group: _reached(group, goal, "clock", _seconds),
         "seconds": lambda group: _seconds(fmean(group.values("seconds"))),
@@ -189,12 +186,8 @@ def _reached(
     return shown(fmean(paid)) + partly
 
 
-def _both_ways(group: Group, what: Literal["bytes", "wire"]) -> float:
-    return fmean(map(sum, zip(group.values(f"{what}_up"), group.values(f"{what}_down"), strict=True)))
-
-
 def _accuracy(runs: Sequence[Run]) -> str:
-    """Return the mean over runs of the mean over clients, and of the deviation over clients."""
+    """Return the mean accuracy and the deviation over clients, both as means over runs."""
     mean = mean_of(run.summary["accuracy"] for run in runs)
     clients = [known(run.summary["accuracy_per_client"]) for run in runs]
     deviation = mean_of(pstdev(scores) if scores else None for scores in clients)
@@ -207,7 +200,7 @@ def _over_seeds(group: Group) -> str | None:
 
 
 def clients_in_words(run: Run) -> str:
-    """Return how many clients there are, and how many owners, or files, they were merged of."""
+    """Return the number of clients, and the number of owners or files from which they were merged."""
     clients, owners = run.summary["clients"], sum(client["owners"] or 1 for client in run.clients)
     what = "files" if run.config.get("partition") == "files" else "owners"
     merged = any((client["owners"] or 1) > 1 for client in run.clients)
@@ -215,7 +208,7 @@ def clients_in_words(run: Run) -> str:
 
 
 def privacy(run: Run) -> str | None:
-    """Say what the noise on uploads guarantees the client that has sent most, and on what terms; None without noise."""
+    """Describe the privacy guarantee of the client with the most uploads; None without noise."""
     noise = float(run.config.get("noise-multiplier", 0.0))
     if noise == 0:
         return None
@@ -230,13 +223,12 @@ def privacy(run: Run) -> str | None:
 
 
 def _joined(values: Sequence[float | None]) -> str | None:
-    """Return fractions in %; None if none is known."""
+    """Format fractions in %, separated by slashes; None if all of them are None."""
     return " / ".join(map(percent, values)) if known(values) else None
 
 
 def _rounds(run: Run) -> str:
-    reached, planned = run.summary["rounds"], run.config["rounds"]
-    return str(reached) if reached == planned else f"{reached} of {planned}"
+    return run.unfinished.removesuffix(" rounds") or str(run.summary["rounds"])
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -249,7 +241,7 @@ TERMS: dict[str, Callable[[Group], str]] = {
     "rounds": lambda group: _listed(map(_rounds, group.runs)),
     "seed": lambda group: _listed(group.values("seed")),
 }
-"""What comparable runs have in common, as it is shown for one group."""
+"""Terms that comparable runs have in common, each with the function that formats it for one group."""
 
 
 def _seconds(value: float) -> str:

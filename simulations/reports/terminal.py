@@ -1,7 +1,4 @@
-"""Tables and figures for a terminal: how they look, and the table of a run's clients.
-
-Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
-"""
+"""The layout of tables and the format of numbers in a terminal, and the table of a run's clients."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
@@ -83,7 +80,7 @@ def _quality(key: str, client: ClientRecord) -> str:
 
 
 def lines(table: Table, width: int = LINE_WIDTH) -> list[str]:
-    """Return a table as lines of plain text."""
+    """Render a table as lines of plain text."""
     file = StringIO()
     plain = Console(
         file=file,
@@ -170,7 +167,7 @@ def table_of(
         table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name not in words)
     for row in rows:
         cells = (row[name] for name in shown)
-        table.add_row(*(Text(NOTHING if cell is None else cell) for cell in cells))  # brackets in a Text are no markup
+        table.add_row(*(Text(NOTHING if cell is None else cell) for cell in cells))  # Text does not parse markup
     return table
 
 
@@ -199,21 +196,21 @@ def first(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[
 
 
 def percent(value: float | None) -> str:
-    """Return a fraction in %, as in ``93.1``."""
+    """Format a fraction in %: ``93.1``."""
     return NOTHING if value is None else f"{100 * value:.1f}"
 
 
 def byte_size(value: float | None) -> str:
-    """Return a number of bytes, as in ``96.0 kB``."""
+    """Format a number of bytes: ``96.0 kB``."""
     return NOTHING if value is None else decimal(round(value))
 
 
 def thousands(value: int | None) -> str:
-    """Return a whole number, as in ``55,210``."""
+    """Format an integer: ``55,210``."""
     return NOTHING if value is None else f"{value:,}"
 
 
-SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
+COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     CPU_SECONDS: ("CPU s", "{:,.2f}".format),
     WALL_SECONDS: ("seconds", "{:,.2f}".format),
     FLOPS: ("FLOPs", "{:.3g}".format),
@@ -224,12 +221,12 @@ SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
 """Heading and format of each cost, by name."""
 
 
-def in_words(costs: Mapping[str, float]) -> str:
-    """Return costs on one line.
+def cost_line(costs: Mapping[str, float]) -> str:
+    """Format costs on one line.
 
     Examples
     --------
-    >>> in_words({"flops": 2592727200.0, "cpu-seconds": 1.0389, "peak-memory": 946708480.0})
+    >>> cost_line({"flops": 2592727200.0, "cpu-seconds": 1.0389, "peak-memory": 946708480.0})
     'CPU s 1.04, FLOPs 2.59e+09, peak memory 946.7 MB'
     """
-    return ", ".join(f"{heading} {write(costs[name])}" for name, (heading, write) in SHOWN.items() if name in costs)
+    return ", ".join(f"{heading} {write(costs[name])}" for name, (heading, write) in COSTS.items() if name in costs)

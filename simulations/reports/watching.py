@@ -14,14 +14,14 @@ from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.lock import writer_of
 from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of, resume_command
 from hetfl_flwr.text import printable
-from simulations.reports.runs import Run, load_run
+from simulations.reports.runs import Run, known, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
-SHOWN = 5
+MAX_REASONS = 5
 """Number of failures shown, the newest ones."""
 
 NAME_WIDTH, GAP = 16, 4
-"""Characters of a name or model in a terminal, and between two blocks of clients beside each other."""
+"""Width of a name or model in a terminal, and of the gap between two blocks of clients, in characters."""
 
 Row = dict[str, Any]
 
@@ -52,6 +52,7 @@ class RunState:
         done, reached = rounds[-1].round if rounds else 0, figures_of(rounds)
         recent = [one.seconds for one in rounds[-RECENT:] if one.round]
         pace = fmean(recent) if recent and not self.ended else None
+        reasons = [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures]
         return {
             "run": self.run.name,
             "state": "running" if self.writer else "ended" if done >= wanted else "stopped",
@@ -65,9 +66,7 @@ class RunState:
             "writer": self.writer or None,
             "resume": self._resume() if self.ended and done < wanted else None,
             "clients": [row for row in self._clients() if row["failures"] or not self.failed],
-            "reasons": [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures][
-                -SHOWN:
-            ],
+            "reasons": reasons[-MAX_REASONS:],
         }
 
     @property
@@ -84,7 +83,7 @@ class RunState:
         return ", ".join(words) + (f"; {facts['resume']}" if facts["resume"] else "")
 
     def shown(self, console: Console) -> Group:
-        """Return the line, the writer, a summary of all clients, the newest failures, and a row for each client.
+        """Return the line, the writer, a summary of all clients, the newest failures, and one row per client.
 
         In a terminal, only as many rows as fit on the screen, side by side if it is wide, and the number of clients
         that are left out.
@@ -111,7 +110,7 @@ class RunState:
         """Return how to resume a run that was stopped."""
         folder = self.run.folder.resolve()
         if not checkpoints(folder):
-            return "it has no checkpoint to go on from; checkpoint-every says after how many rounds there is one"
+            return "it has no checkpoint to resume from; checkpoint-every sets how often a run writes one"
         file = (folder / RESUME_FILE).exists()
         engine = self.run.summary["engine"] if file else "local"
         command = resume_command(folder, engine, str(self.run.config["algorithm"]))
@@ -139,10 +138,10 @@ def _urgency(row: Row) -> tuple[float, ...]:
 
 
 def _client_table(clients: Sequence[Row]) -> Table:
-    """Return a row for each client; names are a column if any client has one."""
-    columns: dict[str, Callable[[Row], str]] = {
+    """Return one row per client."""
+    columns: dict[str, Callable[[Row], str | None]] = {
         "client": lambda row: str(row["client"]),
-        **({"name": lambda row: row["name"] or NOTHING} if any(row["name"] for row in clients) else {}),
+        "name": lambda row: row["name"],
         "model": lambda row: row["model"] or NOTHING,
         "round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
         "accuracy %": lambda row: percent(row["accuracy"]),
@@ -160,18 +159,18 @@ def _short(text: str | None) -> str | None:
 
 def _summary(clients: Sequence[Row]) -> str:
     """Return one line that summarizes all clients."""
-    known = [one["accuracy"] for one in clients if one["accuracy"] is not None]
+    accuracies = known(one["accuracy"] for one in clients)
     failing = sum(one["failures"] > 0 for one in clients)
     newest = max((one["last_round"] or 0 for one in clients), default=0)
     late = sum((one["last_round"] or 0) < newest for one in clients)
     words = [f"{len(clients)} clients", f"{failing} with failures", f"{late} not in round {newest}"]
-    if known:
-        low, middle, high = (percent(one) for one in (min(known), median(known), max(known)))
+    if accuracies:
+        low, middle, high = map(percent, (min(accuracies), median(accuracies), max(accuracies)))
         words += [f"accuracy {low} to {high} %, median {middle} %"]
     return ", ".join(words)
 
 
 def standing(folder: Path, *, failed: bool = False) -> RunState:
     """Read the current state of a run folder; raises the same errors as `load_run`."""
-    writer = writer_of(folder)  # first: a run that ends in between was running
-    return RunState(load_run(folder, tell=lambda line: None), writer, failed)
+    writer = writer_of(folder)  # before the rounds: a run that ends in between still counts as running
+    return RunState(load_run(folder, on_damage=lambda line: None), writer, failed)

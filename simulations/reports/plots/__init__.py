@@ -1,1 +1,1 @@
-"""Pictures of what tables say; a module for each subject, and what all of them draw with."""
+"""Pictures of results, one module for each subject, and `drawing` with what they share."""

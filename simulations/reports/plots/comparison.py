@@ -1,4 +1,4 @@
-"""Accuracy over rounds, as pictures: of one run with its clients, and of several beside what it cost."""
+"""Pictures of accuracy over rounds: one run with its clients, or several runs with their costs."""
 
 from __future__ import annotations
 
@@ -33,27 +33,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_IN_TITLE = 4
-"""Runs that a title names."""
+"""The most runs that a title names."""
 NARROW = 100
-"""An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
+"""A logarithmic axis with a smaller ratio of its ends also has ticks at 2 and 5."""
 MAX_CLIENT_LINES = 12
 SHARED_LOOK = 6
-"""Black is the mean's, and the grey after it the global model's; the colours before them are the clients'."""
+"""The look of the mean (black), followed by that of the global model (grey); earlier ones are for clients."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """One line of a picture.
+    """A line in a picture; `look` selects its colour and marker.
 
-    Parameters
-    ----------
-    label : str
-        Its name.
-    look : int
-        Chooses colour and marker.
-    points : DataFrame
-        A row a ``round``: ``value``, where it has a band its ends ``low`` and ``high``, and as far as they are known
-        ``payload`` and ``clock``, as `curve` has them.
+    `points` has one row per ``round`` with ``value``, the ends ``low`` and ``high`` of a band if there is one, and
+    ``payload`` and ``clock`` (see `curve`) if they are known.
     """
 
     label: str
@@ -62,17 +55,17 @@ class Course:
 
     @classmethod
     def line(cls, label: str, look: int, values: Mapping[int, float]) -> Course:
-        """Return a line without band and costs through values by round."""
+        """Return a line without band and costs from values by round."""
         return cls(label, look, pd.DataFrame({"round": values.keys(), "value": values.values()}, dtype=float))
 
     @property
     def colour(self) -> str:
-        """Return the colour of its look."""
+        """The colour of its look."""
         return COLOURS[self.look % len(COLOURS)]
 
     @property
     def marker(self) -> str:
-        """Return the marker of its look."""
+        """The marker of its look."""
         return [*MARKERS][self.look % len(MARKERS)]
 
     @property
@@ -81,7 +74,7 @@ class Course:
         return bool(self.points["round"].any()) and not self.points.payload.any()
 
     def draw(self, axes: Axes, x: pd.Series[float]) -> None:
-        """Draw it over its rounds or costs."""
+        """Draw the line over its rounds or costs."""
         every = max(1, x.size // 8)
         look = {"color": self.colour, "marker": self.marker, "markersize": 5, "markevery": every, "linewidth": 1.6}
         axes.plot(x, self.points.value, label=self.label, **look)
@@ -90,12 +83,9 @@ class Course:
 
 
 def run_figure(run: Run) -> Figure:
-    """Return the accuracy of one run over its rounds: each client, of many a band; their mean; the global model.
+    """Draw the accuracy of each client (a band if there are many), their mean, and the global model over rounds.
 
-    Raises
-    ------
-    RunFolderError
-        If no round of the run was evaluated.
+    Raises `RunFolderError` if no round of the run was evaluated.
     """
     require_points(run)
     mean = replace(course_of(Group("mean over clients", (run,)), 0), look=SHARED_LOOK)
@@ -125,16 +115,12 @@ def run_figure(run: Run) -> Figure:
 
 
 def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
-    """Return the mean accuracy of several runs over rounds, payload bytes and, if they have a clock, simulated seconds.
+    """Draw the mean accuracy of runs over rounds, payload bytes and, if they have a clock, simulated seconds.
 
-    Runs that differ in their seed alone are one line, their mean over the rounds that all of them have evaluated, with
-    a band of one standard deviation (n - 1) each way within [0, 1]. Evaluations before the first byte was sent have no
-    place on the logarithmic axis and are left out there. Panels stand beside each other, or below if `upright`.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run, or no round of some run was evaluated.
+    Runs that differ only in their seed share one line: their mean over the rounds that all of them evaluated, with a
+    band of one standard deviation (n - 1) each way, clipped to [0, 1]. The logarithmic axis of bytes leaves out
+    evaluations before the first byte was sent. Panels are side by side, or below each other if `upright`. Raises
+    `RunFolderError` if there are no runs, or one without an evaluated round.
     """
     from matplotlib.ticker import AutoLocator
 
@@ -165,7 +151,7 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
 
 
 def course_of(group: Group, number: int) -> Course:
-    """Return the line of a group; its number chooses colour and marker."""
+    """Return the line of a group; `number` selects its colour and marker."""
     by_round = pd.concat([curve(run) for run in group.runs]).groupby("round")
     shared, several = by_round.size() == len(group.runs), len(group.runs) > 1
     points = by_round.mean()[shared].rename(columns={"accuracy": "value"})
@@ -178,7 +164,7 @@ def course_of(group: Group, number: int) -> Course:
 
 
 def require_points(run: Run) -> None:
-    """Refuse a run of which nothing can be drawn."""
+    """Raise `RunFolderError` for a run without an evaluated round."""
     if curve(run).empty:
         if run.damage:
             raise RunFolderError(f"{run.damage}; no other round was evaluated: nothing to draw")
@@ -186,7 +172,7 @@ def require_points(run: Run) -> None:
 
 
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
-    """Return in a sentence with which accuracy the runs end, the highest first; of many, the best of them."""
+    """Return a sentence with the final accuracies, the highest first; only the highest if there are many groups."""
     last = [course.points.iloc[-1] for course in courses]
     ends = sorted(zip(groups, last, strict=True), key=lambda pair: -pair[1].value)
     (first, best), *rest = ends
@@ -200,7 +186,7 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
 
 
 def draw_rounds(axes: Axes, courses: Sequence[Course], y: str | None = None, *, share: bool = True) -> None:
-    """Draw values over rounds, by default accuracies."""
+    """Draw values over rounds; `share` says that they are fractions."""
     for course in courses:
         course.draw(axes, course.points["round"])
     every = pd.concat([course.points.filter(["value", "low", "high"]).stack() for course in courses])
@@ -208,7 +194,7 @@ def draw_rounds(axes: Axes, courses: Sequence[Course], y: str | None = None, *, 
 
 
 def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
-    """Draw accuracy over payload; of those that send nothing, the last accuracy."""
+    """Draw accuracy over payload; runs that send nothing get a dashed line at their last accuracy."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     free = [course for course in courses if course.free]
@@ -236,7 +222,7 @@ def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
 
 
 def name_lines(figure: Figure, places: Sequence[Axes], courses: Sequence[Course], terms: str = "") -> None:
-    """Name lines beside the axes in which they end, where there is room for it, else below the figure, above terms."""
+    """Write the names of lines at their ends in the given axes if there is room, else in a legend below the figure."""
     names = [f"{MARKERS[course.marker]} {course.label}" for course in courses]
     ends, colours = [course.points.value.iloc[-1] for course in courses], [course.colour for course in courses]
     grid = places[0].get_gridspec()

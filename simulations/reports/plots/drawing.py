@@ -1,7 +1,7 @@
-"""What all pictures are drawn with: colours, sizes, axes, names of lines, and how a figure becomes a file.
+"""Colours, sizes, axes, labels and files of all pictures.
 
-Matplotlib is imported only when something is drawn, and no display is needed. Colours are Okabe and Ito's,
-which colour-blind readers can tell apart; lines differ in markers as well.
+Matplotlib is imported only when something is drawn, and no display is needed. The colours are those of Okabe and Ito,
+which colour-blind readers can tell apart; lines also differ in markers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 MARKERS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "v": "▼", "P": "✚", "X": "✖", "*": "★", "<": "◀"}
-"""Markers of lines, each with the letter that stands for it in a text."""
+"""Markers of lines, each with the character that represents it in text."""
 DPI = 150
 WIDTH = 8.0
-"""Of a picture that fills a page, in inches."""
+"""Width of a picture that fills a page, in inches."""
 LONGEST_LABEL = 80
 LINE, LETTER, BOLD = 0.17, 0.075, 0.088
-"""Height of a line of small text, and width of a letter of it and of a title, in inches."""
+"""Height of a line of small text, width of a character of small text, and of a title, in inches."""
 LABEL = 26
-"""Letters of a line of a name beside axes."""
+"""Characters per line of a name next to axes."""
 
 
 def page(height: float, width: float = WIDTH) -> Figure:
@@ -43,7 +43,7 @@ def page(height: float, width: float = WIDTH) -> Figure:
 
 
 def headed(figure: Figure, *lines: str) -> Figure:
-    """Give a figure its title, a sentence, and return it with each dollar sign as it is: names hold no formulas."""
+    """Set the title of a figure, escape dollar signs in all its texts, and return it."""
     from matplotlib.text import Text
 
     letters = int(figure.get_figwidth() / BOLD)
@@ -55,18 +55,10 @@ def headed(figure: Figure, *lines: str) -> Figure:
 
 
 def dress(axes: Axes, y: str | None, values: Iterable[float], *, share: bool = True) -> None:
-    """Dress axes of a figure over rounds.
+    """Format axes over rounds, with the label `y` if given.
 
-    Parameters
-    ----------
-    axes : Axes
-        Of one panel.
-    y : str or None
-        What is drawn; None: the axes beside say it.
-    values : iterable of float
-        All that is drawn; a share's axis ends at the tens of per cent around them.
-    share : bool
-        Whether they are fractions in [0, 1], such as accuracies.
+    `share` says that the drawn values are fractions in [0, 1]; the y axis then ends at the multiples of 10 % around
+    them.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -84,16 +76,10 @@ def dress(axes: Axes, y: str | None, values: Iterable[float], *, share: bool = T
 
 
 def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: Sequence[str], height: float) -> bool:
-    """Write names beside axes where their lines end, moved apart; return whether they have found room.
+    """Write names to the right of axes where their lines end, moved apart; return False if there is no room.
 
-    Parameters
-    ----------
-    axes : Axes
-        The panel, or of panels that share their y axis the last one.
-    names, ends, colours : sequence
-        What the lines are called, their last values and their colours.
-    height : float
-        Of the axes, about, in inches.
+    `ends` are the last values of the lines, `height` is the approximate height of the axes in inches. Of panels that
+    share their y axis, pass the last one.
     """
     texts = [fill(name, LABEL) for name in names]
     low, high = axes.get_ylim()
@@ -102,11 +88,9 @@ def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: 
     if tall.sum() > high - low:
         return False
     floors = low + np.cumsum(tall[order]) - tall[order]
-    bottoms = np.maximum(np.asarray(ends)[order] - tall[order] / 2, floors)
-    for place in range(1, len(bottoms)):
-        bottoms[place] = max(bottoms[place], bottoms[place - 1] + tall[order[place - 1]])
     ceilings = high - np.cumsum(tall[order][::-1])[::-1]
-    bottoms = np.minimum(bottoms, ceilings)
+    shifts = np.maximum.accumulate(np.asarray(ends)[order] - tall[order] / 2 - floors).clip(min=0)
+    bottoms = np.minimum(floors + shifts, ceilings)
     for place, bottom in zip(order, bottoms, strict=True):
         middle = (1.02, bottom + tall[place] / 2)
         where = ("axes fraction", "data")
@@ -119,26 +103,21 @@ def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: 
 def legend_below(
     figure: Figure, handles: Sequence[Artist], labels: Sequence[str], title: str = "", columns: int = 2
 ) -> None:
-    """Explain marks below a figure, under a title."""
+    """Draw a legend with a title below a figure."""
     where: Any = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": "small"}
     legend = figure.legend(handles, labels, title=title, title_fontsize="small", **where)
     legend.get_title().set(color="dimgray", multialignment="center")
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a picture in the format that its file's name ends with (``.png``, ``.pdf``, ``.svg``); without one, PNG.
+    """Write a picture in the format of the file extension (``.png``, ``.pdf``, ``.svg``), by default PNG.
 
-    Missing folders are made.
-
-    Raises
-    ------
-    ConfigError
-        If the picture cannot be written there.
+    Missing folders are created. Raises `ConfigError` if the format is unknown or the file cannot be written.
     """
     kind = path.suffix.removeprefix(".") or "png"
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:
-        raise ConfigError(f"{path}: no such kind of picture as '{kind}'; known: {', '.join(sorted(known))}")
+        raise ConfigError(f"{path}: unknown picture format '{kind}'; known: {', '.join(sorted(known))}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format=kind)

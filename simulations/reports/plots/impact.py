@@ -1,4 +1,4 @@
-"""Methods by what they gain their clients, as a picture with a dot for each client."""
+"""A picture of the gains of methods, with a dot for each client."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, MethodImpact
+from simulations.reports.pairing import BASELINES
 from simulations.reports.plots.drawing import COLOURS, LONGEST_LABEL, headed, legend_below, page
 from simulations.reports.terminal import byte_size
 
@@ -21,44 +22,46 @@ if TYPE_CHECKING:
 
 
 ROW_HEIGHT = 0.265
-"""Of each method, in inches."""
+"""Height of the row of a method, in inches."""
 NAME = 36
-"""Letters of a line of a method's name beside its row."""
-DOTS_ABREAST, STEP, FARTHEST, BELOW = 60, 0.1, 0.25, 0.18
-"""Dots that fit beside one another, how far those of a place are moved apart, and at most off their row, which lies so
-far below that of the means; in rows."""
+"""Characters per line of a method's name."""
+DOTS_ABREAST = 60
+"""The number of dots that fit side by side."""
+STEP, FARTHEST, BELOW = 0.1, 0.25, 0.18
+"""How far overlapping dots are moved apart, how far at most from their center, and the distance of that center from the
+center of the row; in row heights."""
 
 
 def methods_figure(found: Sequence[MethodImpact]) -> Figure:
-    """Return a picture of the clients' gains, a row for each method, in the given order.
+    """Draw the clients' gains, one row per method in the given order, with the payload on the right.
 
-    A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
-    right. The line at 0 is training alone, which has no row beside others.
+    Each dot is a client, a diamond is the mean over clients with its 95 % interval over seeds. The baseline is the line
+    at 0; it has a row only if there is no other method.
     """
-    baseline = [
-        one for one in found if one.runs[0].summary["algorithm"] == "local" and not any(one.impact.clients.values())
-    ]
-    found = [one for one in found if one not in baseline] or found
+    found = [one for one in found if one.label != one.baseline] or found
     figure = page(1.8 + ROW_HEIGHT * len(found))
     axes = figure.subplots()
-    draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
-    explain(figure, "Points over training alone; right: payload")
+    draw_impact(
+        axes, {one.label: one.impact for one in found}, {one.label: byte_size(one.both_ways("bytes")) for one in found}
+    )
+    explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
     return headed(figure, _ending(found[0]))
 
 
 def _ending(best: MethodImpact) -> str:
-    """Return in a sentence what the method with the largest mean gain brings its clients."""
+    """Return a sentence about the method with the largest mean gain."""
+    baseline = BASELINES[best.baseline]
     if best.impact.gain.mean <= 0:
-        return "No method gains over training alone on average"
+        return f"No method gains over {baseline} on average"
     gain, harmed = f"{100 * best.impact.gain.mean:.1f} points", f"{100 * best.impact.harmed:.0f} % of them"
     if not best.impact.shown:
-        return f"No method gains for sure over training alone; {best.method} is highest, by {gain} on average"
+        return f"No method gains significantly over {baseline}; {best.label} is highest, by {gain} on average"
     losing = harmed if best.impact.harmed else "none"
-    return f"With {best.method} clients gain {gain} on average, and {losing} lose over a point"
+    return f"With {best.label}, clients gain {gain} over {baseline} on average, and {losing} lose more than a point"
 
 
 def explain(figure: Figure, what: str) -> None:
-    """Say below a picture of gains what its axis, dots, diamonds and bars are."""
+    """Draw the legend of a picture of gains below it."""
     from matplotlib.lines import Line2D
 
     marks = {
@@ -71,7 +74,7 @@ def explain(figure: Figure, what: str) -> None:
 
 
 def swarm(gains: Sequence[float], width: float) -> list[float]:
-    """Return how far dots are moved off their row, so that those nearer than a width stand beside one another.
+    """Return how far to move each dot from the center of its row, so that dots closer than `width` do not overlap.
 
     Examples
     --------
@@ -88,10 +91,9 @@ def swarm(gains: Sequence[float], width: float) -> list[float]:
 
 
 def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[str, str]) -> None:
-    """Draw a row for each method, the first on top: its clients' gains, their mean, and a text.
+    """Draw one row per method, the first on top: its clients' gains, their mean, and the text in `beside`.
 
-    Dots that would lie on one another are moved apart. The mean is hollow where its interval is not known or has 0 in
-    it. A row of None stays empty.
+    The mean is hollow if its interval is unknown or contains 0. The row of None stays empty.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,4 @@
-"""Which client has which samples, as a picture."""
+"""A heat map of the training samples of each client and class."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 MAX_CELLS, MAX_TICKS = 400, 40
-"""Cells of a heat map up to which each one bears its number, and clients up to which each has a tick."""
+"""The most cells of a heat map with their number in them, and the most clients with a tick each."""
 LONGEST_TICK, MAX_LETTERS = 24, 60
-"""Letters of a name beside a heat map, and of all names below it that stand side by side."""
+"""Characters of a name next to a heat map, and of all names below it before they are rotated."""
 
 
 def split_figure(split: Split) -> Figure:
-    """Return how many training rows of which class each client has: clients from top to bottom, by domain."""
+    """Draw the number of training rows of each client and class, with clients from top to bottom, by domain."""
     from matplotlib.ticker import MaxNLocator
 
     order = split.shares.domain.factorize()[0].argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""Whom a method helps: figures against scipy's, which runs are paired, what is said, and where it is shown."""
+"""Gains of clients: estimates checked against scipy, pairing of runs, verdicts, and output."""
 
 import json
 import re
@@ -19,25 +19,25 @@ from simulations.reports.gains import answer, gains_table, write_csv
 from simulations.reports.runs import load_run, run_folders
 
 
-def said_of(folders):
+def answer_of(folders):
     return answer([load_run(folder) for folder in folders])
 
 
-def test_over_seeds_it_is_the_paired_t_test(tmp_path):
+def test_several_seeds_give_the_paired_t_test(tmp_path):
     found = gains(study(tmp_path)).set_index("client")
     for k in range(3):
         after, alone = ([scores[s][k] for s in ALONE] for scores in (HELPED, ALONE))
         expected = stats.ttest_rel(after, alone)
         row = found.loc[k]
         assert row.difference == pytest.approx(np.mean(after) - np.mean(alone))
-        if k == 2:  # equal under all seeds: there is no spread to tell an interval from
+        if k == 2:  # equal under all seeds: no spread, so no t interval
             continue
         assert (row.low, row.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
         assert row.p == pytest.approx(expected.pvalue)
         assert (row.seeds, row.source) == (3, "seeds")
 
 
-def test_under_one_seed_it_is_that_of_two_proportions(tmp_path):
+def test_one_seed_gives_the_interval_of_two_proportions(tmp_path):
     found = gains(study(tmp_path, after={0: HELPED[0]})).set_index("client")
     error = np.sqrt((0.8 * 0.2 + 0.7 * 0.3) / ROWS)
     assert (found.low[0], found.high[0]) == pytest.approx(stats.norm.interval(0.95, 0.1, error))
@@ -47,8 +47,8 @@ def test_under_one_seed_it_is_that_of_two_proportions(tmp_path):
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_equal_differences_do_not_make_an_interval_without_width(seeds):
-    """As 0.9 - 0.7 and 0.8 - 0.6 differ by rounding alone, their spread says nothing."""
+def test_equal_differences_give_an_interval_with_a_width(seeds):
+    """0.9 - 0.7 and 0.8 - 0.6 differ only by rounding, so their spread is not used."""
     estimate = compared([0.9, 0.8, 0.7][:seeds], [0.7, 0.6, 0.5][:seeds], 20)
     assert estimate.source == "rows"
     assert estimate.high - estimate.low > 0.3
@@ -57,8 +57,8 @@ def test_equal_differences_do_not_make_an_interval_without_width(seeds):
 
 
 @pytest.mark.parametrize("seeds", [[0.9, 0.2], [0.9]])
-def test_no_interval_goes_beyond_what_a_difference_can_be(seeds):
-    """Student's t of two seeds, and two proportions of one row, would both go beyond 100 points."""
+def test_intervals_stay_within_100_points(seeds):
+    """Student's t of two seeds, and two proportions of one row, would both exceed 100 points."""
     for after, before in ((seeds, [0.0, 0.1][: len(seeds)]), ([0.0, 0.1][: len(seeds)], seeds)):
         estimate = compared(after, before, 1)
         assert (estimate.low, estimate.high)[estimate.mean > 0] == np.sign(estimate.mean)
@@ -72,20 +72,20 @@ def test_holm_by_hand():
     assert holm([]) == []
 
 
-def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path):
-    """Its p value is between 0.05 / 3, which the least of three must be below, and 0.05."""
+def test_a_difference_must_be_significant_after_correction(tmp_path):
+    """Its p value is below 0.05, but above 0.05 / 3, the limit for the smallest of three."""
     folders = study(tmp_path, after={0: [0.87, 0.81, 0.71]})
     alone = stats.norm.sf(0.17 / np.sqrt((0.87 * 0.13 + 0.7 * 0.3) / ROWS)) * 2
     assert 0.05 / 3 < alone < 0.05
-    gain = said_of(folders).gains.iloc[0]
+    gain = answer_of(folders).gains.iloc[0]
     assert gain.low > 0
     assert gain.verdict == "unclear"
     assert "+17.0" in gain.words
     assert "3 comparisons" in gain.words
-    assert "comparisons" not in said_of(folders).gains.words.iloc[1]
+    assert "comparisons" not in answer_of(folders).gains.words.iloc[1]
 
 
-def test_of_several_methods_the_words_name_theirs(tmp_path):
+def test_words_name_the_method_if_there_are_several(tmp_path):
     folders = [*study(tmp_path), *(ended(tmp_path / f"fd{s}", HELPED[s], algorithm="fd", seed=s) for s in HELPED)]
     assert [text.split()[0].strip(",") for text in gains(folders).words] == ["fedhe"] * 3 + ["fd"] * 3
 
@@ -103,9 +103,9 @@ def test_of_several_methods_the_words_name_theirs(tmp_path):
         ({"scores": [0.1, 0.2]}, "differs in clients (2 / 3)"),
     ],
 )
-def test_what_cannot_be_paired_is_named_with_what_differs(tmp_path, config, said):
+def test_a_run_that_cannot_be_paired_is_named_with_the_difference(tmp_path, config, said):
     alone = ended(tmp_path / "seed=0", ALONE[0], algorithm="local")
-    found = said_of([alone, ended(tmp_path / "other", **{"scores": HELPED[0]} | config)])
+    found = answer_of([alone, ended(tmp_path / "other", **{"scores": HELPED[0]} | config)])
     assert found.gains.empty
     assert any(text.startswith("fedhe other: ") and said in text for text in found.left_out)
     assert rendered(found)
@@ -115,10 +115,10 @@ def rendered(found):
     return [str(cell) for column in gains_table(found).columns for cell in column.cells] or ["nothing"]
 
 
-def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_path):
+def test_pooled_is_a_separate_method_that_may_have_more_training_rows(tmp_path):
     folders = study(tmp_path)
     folders += [ended(tmp_path / f"p{s}", ALONE[s], algorithm="local", pooled=True, train=300, seed=s) for s in ALONE]
-    found = said_of(folders)
+    found = answer_of(folders)
     assert list(found.sentences) == ["fedhe", "pooled"]
     assert found.baseline == "local"
     assert set(found.gains.difference[found.gains.method == "pooled"]) == {0.0}
@@ -126,7 +126,7 @@ def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_pat
 
 
 def with_quality(folders, key, values):
-    """Let each run's clients have some final values of another measure."""
+    """Set the final values of another measure for the clients of each run."""
     for folder, own in zip(folders, values, strict=True):
         records = json.loads((folder / "clients.json").read_text())
         for record, value in zip(records, own, strict=True):
@@ -137,8 +137,8 @@ def with_quality(folders, key, values):
 @pytest.mark.parametrize(
     ("name", "key"), [("balanced-accuracy", "balanced_accuracy"), ("macro-f1", "macro_f1"), ("auc", "auc")]
 )
-def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_path, name, key):
-    """What the accuracy says of the three clients is said here of the third, the second and the first."""
+def test_other_measures_have_separate_differences_intervals_and_verdicts(tmp_path, name, key):
+    """The measure has the accuracies of the three clients in reverse order."""
     folders = study(tmp_path)
     with_quality(
         folders, name.replace("-", "_"), [scores[::-1] for each in (ALONE, HELPED) for scores in each.values()]
@@ -149,7 +149,7 @@ def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_pa
         "unclear",
         "unclear",
         "helps",
-    ]  # the first's differences are equal under all seeds
+    ]  # the differences of the first are equal under all seeds
     assert found.low.tolist()[1:] == pytest.approx(usual.low.tolist()[1::-1])
     assert np.isnan(found.low[0])
     assert np.isnan(found.p_corrected[0])
@@ -157,7 +157,7 @@ def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_pa
     assert "2 comparisons" in " ".join(found.attrs["notes"])
 
 
-def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
+def test_a_run_is_paired_with_the_local_run_of_the_same_settings(tmp_path):
     ended(tmp_path / "a", [0.1, 0.1, 0.1], algorithm="local", **{"learning-rate": 0.5})
     ended(tmp_path / "b", ALONE[0], algorithm="local", **{"learning-rate": 0.1})
     ended(tmp_path / "c", HELPED[0], **{"learning-rate": 0.1})
@@ -165,7 +165,7 @@ def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
     assert frame.baseline.tolist() == ALONE[0]
 
 
-def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_path):
+def test_a_folder_stands_for_its_runs_in_natural_order(tmp_path):
     for name in ("seed=10", "seed=9", "deep/down/seed=2"):
         ended(tmp_path / name, ALONE[0])
     (tmp_path / "seed=9" / "state").mkdir()
@@ -174,11 +174,11 @@ def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_
     assert names == ["seed=9", "seed=2", "seed=10"]
     (tmp_path / "seed=10" / "config.toml").unlink()
     with pytest.raises(RunFolderError, match=r"seed=10: holds no run \(no config.toml\)"):
-        gains([tmp_path])  # it does not go on without that run
+        gains([tmp_path])  # the run is not silently skipped
     assert run_folders([tmp_path / "none"]) == [tmp_path / "none"]
 
 
-def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl):
+def test_compare_prints_tables_and_sentences_and_writes_files(tmp_path, hetfl):
     study(tmp_path / "runs")
     file = tmp_path / "gains.csv"
     done = hetfl("compare", tmp_path / "runs", "--csv", file)
@@ -189,14 +189,14 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "gains.csv"}
     frame = pd.read_csv(file)
     assert frame.verdict.tolist() == ["helps", "unclear", "harms"]
-    told = json.loads(hetfl("compare", tmp_path / "runs", "--json").out)
-    gains = told["gains"]
+    facts = json.loads(hetfl("compare", tmp_path / "runs", "--json").out)
+    gains = facts["gains"]
     assert (gains["comparisons"], gains["baseline"], len(gains["gains"])) == (3, "local", 3)
-    assert [(one["method"], len(one["runs"])) for one in told["methods"]] == [("local", 3), ("fedhe", 3)]
-    assert [run["algorithm"] for run in told["runs"]].count("fedhe") == 3
+    assert [(one["method"], len(one["runs"])) for one in facts["methods"]] == [("local", 3), ("fedhe", 3)]
+    assert [run["algorithm"] for run in facts["runs"]].count("fedhe") == 3
 
 
-def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
+def test_a_name_that_is_a_formula_is_escaped_in_the_csv_file(tmp_path):
     gains = pd.DataFrame([{"method": "fedhe", "name": "=1+1", "difference": -0.25}])
     write_csv(gains, tmp_path / "g.csv")
     frame = pd.read_csv(tmp_path / "g.csv")
@@ -210,7 +210,7 @@ def config_of(folder):
     return load(folder).config
 
 
-def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
+def test_baselines_run_once_with_the_settings_of_the_method(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = [*SMALL, "--set", "projection=pcgrad", "--against", "local,pooled", "--out", "out"]
     done = CliRunner().invoke(app, ["run", "fedhe", *options])
@@ -226,7 +226,7 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
 
 
 def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
-    """Of three seeds; the second client has no test row of the class."""
+    """Three seeds; the second client has no test row of the class."""
     folders = study(tmp_path)
     gained = [(0.2 + int(folder.name[-1]) / 100) * ("fedhe" in folder.parts) for folder in folders]
     recalls = [({"ill": 0.5 + gain, "well": 1.0}, {"well": 1.0}, {"ill": 0.1}) for gain in gained]

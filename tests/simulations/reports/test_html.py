@@ -1,4 +1,4 @@
-"""The report of runs as one HTML file: what stands in it, that nothing runs or is fetched, and how it looks."""
+"""HTML reports: their content, that they run and fetch nothing, and how they look."""
 
 import json
 from base64 import b64decode
@@ -20,12 +20,12 @@ def report(folders: list[Path], path: Path) -> Page:
 
 
 def pictures(page: Page) -> list[str]:
-    """The pictures of a page as SVG."""
+    """Return the pictures of a page as SVG."""
     return [b64decode(str(one["src"]).partition(",")[2]).decode() for one in page.of("img")]
 
 
 @pytest.mark.slow
-def test_one_run(tmp_path):
+def test_report_of_one_run(tmp_path):
     """Clients at 0 and 20 %, then 40 and 60 %, then 70 and 90 %; client 1 fails in rounds 1 and 2 for one reason."""
     failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
@@ -42,8 +42,8 @@ def test_one_run(tmp_path):
     assert 'partition = "iid"' in page.words
 
 
-def test_of_several_runs_tables_and_pictures_name_method_and_seed(tmp_path):
-    """Their folders have the same names, as in the sweeps of several methods."""
+def test_tables_and_pictures_of_several_runs_name_method_and_seed(tmp_path):
+    """Their folders have the same names, as in sweeps of several methods."""
     for method in ("fd", "fedhe"):
         (tmp_path / method).mkdir()
         make(tmp_path / method / "seed=0", algorithm=method)
@@ -69,13 +69,13 @@ def test_nothing_from_a_run_folder_is_markup(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $", "bell\x07\x1b[31m", "x" * 5000])
 @pytest.mark.filterwarnings("error")
-def test_any_name_is_drawn(tmp_path, name):
-    """No formula is read in it, and what cannot be printed is escaped; a very long one loses its middle."""
+def test_pictures_can_show_any_name(tmp_path, name):
+    """Formulas are not rendered, unprintable characters are escaped, and the middle of very long names is left out."""
     page = report([make(tmp_path / "run", algorithm=name), make(tmp_path / "other")], tmp_path)
-    assert len(pictures(page)) == 2  # with who had which rows
+    assert len(pictures(page)) == 2  # the second shows the partition
 
 
-def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path):
+def test_the_page_does_not_depend_on_matplotlib_settings(tmp_path):
     folders = [make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")]
     first, second = tmp_path / "first.html", tmp_path / "second.html"
     write_report(folders, first)
@@ -84,7 +84,7 @@ def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_the_page_needs_nothing_else(tmp_path):
+def test_the_page_is_self_contained(tmp_path):
     page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
     assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
     links = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
@@ -97,23 +97,23 @@ def test_the_page_needs_nothing_else(tmp_path):
     assert "url(" not in text
 
 
-def test_who_had_which_rows_comes_from_the_data(tmp_path, make_config, run_federation):
+def test_the_partition_is_computed_from_the_data(tmp_path, make_config, run_federation):
     folder = run_federation(make_config(rounds=1))
     assert str(report([folder], tmp_path).of("img")[-1]["alt"]).startswith("digits, ")
     clients = json.loads((folder / "clients.json").read_text())
     clients[0]["train"] -= 1
     (folder / "clients.json").write_text(json.dumps(clients))
-    assert "other rows than its config gives them here" in report([folder], tmp_path).words
+    assert "different rows than its config gives here" in report([folder], tmp_path).words
 
 
-def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path):
-    """No round, no client, data that are nowhere: a page that says so."""
+def test_report_of_a_run_that_has_just_begun(tmp_path):
+    """No rounds, no clients and no data: the page says so."""
     page = report([make(tmp_path / "run", [], dataset="/nowhere/at/all")], tmp_path)
     assert "No round was evaluated" in page.words
     assert page.tables["Clients of fedhe, seed 0"][1:] == []
 
 
-def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path, refusal):
+def test_missing_or_broken_runs_and_unwritable_files_are_refused(tmp_path, refusal):
     folder = make(tmp_path / "run")
     for runs, path in (([tmp_path / "none"], tmp_path / "r.html"), ([], tmp_path / "r.html"), ([folder], folder)):
         refusal(RunFolderError, write_report, runs, path)
@@ -121,25 +121,22 @@ def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path, refusal)
     assert "summary.json" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
 
 
-# --- in a browser --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.slow
 def test_the_page_in_a_browser(tmp_path, browser, scheme):
-    """On a phone, with the network refused: nothing is asked for or complained of, and nothing sticks out."""
+    """On an offline phone: no requests, no errors, and nothing is wider than the screen."""
     failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200, "node": 1}
     one = make(tmp_path / "run", [*LINES[:3], line(3, [0.7, 0.9], failures=[failure])])
     path = write_report([finish(one), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path / "report.html")
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, offline=True)
-    page, told = context.new_page(), []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: told.append(request.url))
+    page, events = context.new_page(), []
+    page.on("console", lambda message: events.append(message.text))
+    page.on("pageerror", lambda error: events.append(str(error)))
+    page.on("dialog", lambda dialog: (events.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: events.append(request.url))
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert [one for one in told if not one.startswith("data:")] == [path.as_uri()]
+    assert [one for one in events if not one.startswith("data:")] == [path.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     sizes = page.eval_on_selector_all("img", "all => all.map(one => [one.naturalWidth, one.clientWidth])")
     assert sizes

@@ -1,8 +1,9 @@
-"""What a method does to all clients together: means, who is harmed, the worst off, and where it is shown."""
+"""Impact of methods on all clients: mean gains, harmed clients, the worst off, tables and pictures."""
 
 import numpy as np
 import pytest
 from fixtures.folders.studies import ALONE, HELPED, ended, study
+from matplotlib.text import Text
 from scipy import stats
 
 from simulations.reports.gains import answer
@@ -18,7 +19,7 @@ def standing_of(folders):
 
 
 def test_the_mean_gain_has_the_paired_t_interval_over_seeds(tmp_path):
-    fedhe = next(one for one in standing_of(study(tmp_path)) if one.method == "fedhe")
+    fedhe = next(one for one in standing_of(study(tmp_path)) if one.label == "fedhe")
     expected = stats.ttest_rel(*([np.mean(scores[seed]) for seed in ALONE] for scores in (HELPED, ALONE)))
     low, high = expected.confidence_interval()
     gain = fedhe.impact.gain
@@ -27,10 +28,10 @@ def test_the_mean_gain_has_the_paired_t_interval_over_seeds(tmp_path):
     assert fedhe.impact.clients == pytest.approx({0: 0.1003333, 1: 0.0, 2: -0.2}, abs=1e-6)
 
 
-def test_harmed_is_who_loses_more_than_a_point(tmp_path):
-    """The third client always; the second loses 1.0, gains 2.0 and loses 1.0, so never more than a point."""
+def test_clients_that_lose_more_than_a_point_are_harmed(tmp_path):
+    """The third client always is; the second loses 1.0, gains 2.0 and loses 1.0, so never more than a point."""
     fedhe = standing_of(study(tmp_path))[-1]
-    assert fedhe.method == "fedhe"
+    assert fedhe.label == "fedhe"
     assert fedhe.impact.harmed == pytest.approx(1 / 3)
     assert fedhe.impact.worst == pytest.approx(-0.2)
     more = Impact.of([{0: -0.0101, 1: -0.01, 2: 0.0, 3: 0.5}])
@@ -43,14 +44,14 @@ def test_the_worst_tenth_is_rounded_up():
     assert Impact.of([{0: 0.3}]).worst == 0.3
 
 
-def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
+def test_methods_are_sorted_by_gain_including_the_baseline(tmp_path):
     folders = study(tmp_path)
     folders += [
         ended(tmp_path / "fml" / f"seed={s}", [v + 0.05 + s / 100 for v in ALONE[s]], algorithm="fml", seed=s)
         for s in ALONE
     ]
     found = standing_of(folders)
-    assert [one.method for one in found] == ["fml", "local", "fedhe"]
+    assert [one.label for one in found] == ["fml", "local", "fedhe"]
     assert [one.impact.shown for one in found] == [True, False, True]
     table = lines(impact_table(found))
     assert "+6.0 (3.5 to 8.5)" in table[3]
@@ -58,16 +59,16 @@ def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
     assert "clock" not in table[1]
 
 
-def test_without_training_alone_there_is_none(tmp_path):
+def test_without_a_baseline_there_is_no_answer(tmp_path):
     assert answer([load_run(ended(tmp_path / "run", [0.5, 0.6], algorithm="fedhe", seed=0))]) is None
 
 
-def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):
+def test_the_picture_has_a_row_per_method_and_a_dot_per_client(tmp_path):
     from matplotlib.figure import Figure
 
     found = standing_of(study(tmp_path))
     axes = Figure().subplots()
-    draw_impact(axes, {one.method: one.impact for one in found}, {"fedhe": "3 kB"})
+    draw_impact(axes, {one.label: one.impact for one in found}, {"fedhe": "3 kB"})
     assert [label.get_text() for label in axes.get_yticklabels()] == ["local", "fedhe"]
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in dots] == [3, 3]
@@ -78,3 +79,17 @@ def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):
     assert [line.get_markerfacecolor() == "white" for line in means] == [True, False]
     write_figure(methods_figure(found), tmp_path / "picture.svg")
     assert (tmp_path / "picture.svg").read_text().count("<path") > 10
+
+
+def test_a_pooled_baseline_is_named_in_table_and_picture(tmp_path):
+    """Without runs of local training, the baseline is pooled training."""
+    folders = [ended(tmp_path / "pooled", ALONE[0], algorithm="local", pooled=True, seed=0)]
+    folders += [ended(tmp_path / "fedhe", HELPED[0], algorithm="fedhe", seed=0)]
+    found = standing_of(folders)
+    assert [one.label for one in found] == ["pooled", "fedhe"]
+    figure = methods_figure(found)
+    said = [text.get_text() for text in figure.findobj(Text)]
+    assert "Points over pooled training; right: payload" in said
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["fedhe"]
+    assert "Points over pooled training, by client and seed" in " ".join(lines(impact_table(found)))
+    assert "training alone" not in " ".join([*said, *lines(impact_table(found))])

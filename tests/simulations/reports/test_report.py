@@ -1,4 +1,4 @@
-"""Run folders of two or three rounds, whose figures are derived by hand."""
+"""Tables and plots of run folders with two or three rounds, checked against values computed by hand."""
 
 import json
 
@@ -26,8 +26,8 @@ def facts(table: Table) -> dict[str, str]:
     return dict(zip(names, values, strict=True))
 
 
-def test_unfinished_run_is_derived_from_its_rounds(tmp_path):
-    """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last that was evaluated."""
+def test_summary_of_an_unfinished_run_is_computed_from_its_rounds(tmp_path):
+    """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last evaluated one."""
     failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=[failure]), LINES[3]], rounds=9))
     shown = run.summary
@@ -35,19 +35,19 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path):
     assert shown["accuracy_per_client"] == [0.7, 0.9]
     assert (shown["clients"], shown["rounds"], shown["seconds"], shown["failures"]) == (2, 3, 6.0, 1)
     assert [shown[key] for key in ("bytes_up", "bytes_down", "wire_up", "wire_down")] == [300, 300, 3000, 3000]
-    told = facts(summary_table(run))
-    assert told["rounds"] == "3 of 9"
-    assert told["accuracy %"] == "80.0 ± 10.0"
-    assert told["wire up"] == "3.0 kB"
-    assert told[""] == "round 2: out of memory"
+    table = facts(summary_table(run))
+    assert table["rounds"] == "3 of 9"
+    assert table["accuracy %"] == "80.0 ± 10.0"
+    assert table["wire up"] == "3.0 kB"
+    assert table[""] == "round 2: out of memory"
 
 
-def test_summary_comes_before_what_the_rounds_say(tmp_path):
+def test_the_summary_takes_precedence_over_the_rounds(tmp_path):
     run = load_run(finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125))
-    told = facts(summary_table(run))
-    assert told["accuracy %"] == "50.0 ± 30.0"
-    assert told["ACC / BWT / FWT %"] == "25.0 / - / 12.5"
-    assert "global accuracy %" not in told
+    table = facts(summary_table(run))
+    assert table["accuracy %"] == "50.0 ± 30.0"
+    assert table["ACC / BWT / FWT %"] == "25.0 / - / 12.5"
+    assert "global accuracy %" not in table
 
 
 def test_client_table(tmp_path):
@@ -153,7 +153,7 @@ def test_pictures_are_written(tmp_path):
             write_figure(run_figure(run), path)
 
 
-def test_names_stand_beside_the_ends_of_their_lines_and_apart():
+def test_names_at_the_ends_of_lines_do_not_overlap():
     """On an axis of 2 inches from 0 to 1 a line of text takes 0.085; there is no room for twelve and more."""
     axes = page(3).subplots()
     axes.set_ylim(0, 1)
@@ -165,7 +165,7 @@ def test_names_stand_beside_the_ends_of_their_lines_and_apart():
     assert not name_ends(axes, list("abcdefghijkl"), [0.5] * 12, ["red"] * 12, 2)
 
 
-def test_an_axis_of_shares_ends_at_the_tens_of_per_cent_around_them():
+def test_an_axis_of_fractions_ends_at_multiples_of_ten_percent():
     for values, low, high in (([0.62, 0.87], 0.6, 0.9), ([0.0, 0.95], 0.0, 1.0)):
         axes = page(3).subplots()
         dress(axes, None, values)
