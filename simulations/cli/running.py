@@ -226,8 +226,8 @@ def reproduce(
         Path | None,
         typer.Option(
             parser=target,
-            metavar="FILE.md",
-            help="File that collects all tables; runs recorded there are not repeated.",
+            metavar="DIR",
+            help="Folder that keeps reports, pictures and a record of each run; runs recorded there are not repeated.",
         ),
     ] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing; report earlier runs.")] = False,
@@ -235,7 +235,7 @@ def reproduce(
     """Reproduce the papers' tables and figures, with the paper's figures beside ours.
 
     Finished runs under --out are not repeated; interrupted ones continue. With --results, the figures of each run are
-    kept beside that file, in results/, so that a table can be made in parts and on several machines.
+    kept in that folder, so that a table can be made in parts and on several machines.
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """

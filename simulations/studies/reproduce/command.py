@@ -13,14 +13,12 @@ from hetfl_flwr.errors import ConfigError
 from simulations.studies.jobs import PLACES, Backend, LocalBackend, run_all
 from simulations.studies.reproduce.outcome import last_rise, outcomes, ranking
 from simulations.studies.reproduce.page import (
-    RESULTS,
     as_json,
-    collect,
     differences_as_markdown,
     lessened,
     markdown,
+    publish,
     ranks_as_markdown,
-    section,
 )
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
@@ -46,7 +44,7 @@ class Request(NamedTuple):
     extra : mapping
         Config keys that override the recipe's.
     results : Path or None
-        The Markdown page of all results, next to the folder of full reports and records.
+        Folder that keeps reports, pictures and records.
     report_only : bool
         Whether to report only existing runs.
     """
@@ -94,27 +92,17 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     cells = {name: request.cells(recipe) for name, recipe in recipes.items()}  # checks all before the first run
     if not any(cells.values()):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
-    whole, made = True, dict[str, tuple[Path, str]]()
+    whole = True
     for name, recipe in recipes.items():
-        complete, there = _reproduce(name, recipe, cells[name], request, console)
-        whole &= complete
-        made |= there
-    if request.results is not None:
-        collect({name: recipe.title for name, recipe in recipes.items()}, made, request.results)
+        whole &= _reproduce(name, recipe, cells[name], request, console)
     return whole
 
 
-def _reproduce(
-    name: str, recipe: Recipe, asked: Sequence[Cell], request: Request, console: Console
-) -> tuple[bool, dict[str, tuple[Path, str]]]:
-    """Run and report one recipe.
-
-    Returns whether it is complete, and its folder and section of the page of all results by title, if it has any
-    records.
-    """
+def _reproduce(name: str, recipe: Recipe, asked: Sequence[Cell], request: Request, console: Console) -> bool:
+    """Run and report one recipe; return whether it is complete."""
     suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
     shared, folder = Path(recipe.runs or name).stem + suffix, request.out / (Path(name).stem + suffix)
-    place, results = request.out / shared, request.results and request.results.parent / RESULTS
+    place, results = request.out / shared, request.results
     kept, found = Records(results and results / f"{shared}.jsonl"), results and results / f"{shared}-tuned.jsonl"
     only_known, seeds = request.report_only, request.seeds or (1 if recipe.variant == "quick" else recipe.seeds)
 
@@ -146,5 +134,6 @@ def _reproduce(
     console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
     if failed and recipe.needs:
         console.print(f"{name} needs {recipe.needs}", style="yellow", markup=False)
-    complete = not failed and (only_known or len(cells) == len(asked))
-    return complete, {recipe.title: (folder, section(recipe, figures, by, less))} if records else {}
+    if records and results is not None:
+        publish(folder, recipe.title, results)
+    return not failed and (only_known or len(cells) == len(asked))

@@ -1,8 +1,7 @@
-"""Tables of figures: the full report, its JSON file, and the section of the page of all results."""
+"""Reports of recipes: tables of figures in Markdown, and a JSON file."""
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
@@ -12,15 +11,6 @@ from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.outcome import Outcome, Ranking
 from simulations.studies.reproduce.recipe import GAIN, Cell, Recipe
 from simulations.studies.reproduce.records import Record
-
-RESULTS = "results"
-"""Folder next to the page, with full reports, pictures and records."""
-
-MISSING = "Not run"
-"""Heading of the section that lists recipes without runs."""
-
-PAPERS = "What holds, paper by paper"
-"""Heading of the section that is written by hand, which comes first."""
 
 CHOSEN = {
     "text": "**Reading:** as the paper's text has it.",
@@ -109,32 +99,6 @@ def differences_as_markdown(recipe: Recipe, found: Sequence[Outcome], rise: tupl
     return f"{text}\n\n{as_markdown(names, lines)}" if lines else ""
 
 
-def section(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
-    """Return a section of the page of all results, with the first paragraph of the findings.
-
-    With columns, the table has one measure, by which rows are ranked, or the first one; otherwise it has all. The
-    longer side goes down. If no reading is chosen, there is no table.
-    """
-    drawn = recipe.figure.measures if recipe.figure.kind != "gains" else []
-    measures = drawn or list(recipe.measures)
-    if recipe.columns:
-        measures = [recipe.ranked or measures[0]]
-    those = [one for one in found if one.measure in measures and (not recipe.shown or one.cell.row in recipe.shown)]
-    printed = {one.measure for one in found if one.paper is not None}
-    labels = {one.measure: f"{one.label}{' (paper)' * (one.measure in printed)}" for one in those}
-    corner = next(iter(labels.values()), "") if recipe.columns else ""
-    paragraphs = [
-        f"## {recipe.title}",
-        recipe.found.strip().partition("\n\n")[0],
-        f"**Less than in the paper:** {less}" if less else "",
-        ""
-        if recipe.chosen == "none"
-        else _grid(recipe, those, lambda one: one.cell.column or labels[one.measure], corner, seeds=False, turned=True),
-        f"{made}. {counted(found)}",
-    ]
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
-
-
 def _grid(
     recipe: Recipe,
     found: Sequence[Outcome],
@@ -142,9 +106,8 @@ def _grid(
     corner: str,
     *,
     seeds: bool = True,
-    turned: bool = False,
 ) -> str:
-    """Return our figures and the paper's, rows by what goes `across`; if `turned`, the longer side goes down."""
+    """Return our figures and the paper's, rows by what goes `across`."""
     cells = {}
     for one in found:
         if one.ours:
@@ -154,8 +117,6 @@ def _grid(
     if seeds:
         cells |= {(one.cell.row, "seeds"): str(len(one.ours)) for one in found if one.ours}
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    if turned and len(columns) > len(rows):
-        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
     mark = QUICK if recipe.variant == "quick" else ""
     return as_markdown(
         [corner, *columns], [[f"{row}{mark}", *(cells.get((row, one), "-") for one in columns)] for row in rows]
@@ -242,32 +203,14 @@ def counted(found: Sequence[Outcome]) -> str:
     return f"{seeds} Paper within our interval: {within} {of}; over two deviations away: {far} {of}."
 
 
-def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], path: Path) -> None:
-    """Write the page of all results and its full reports.
-
-    `titles` has the title of each requested recipe, by name; `made` has the folder (with ``table.md`` and
-    ``figure.png``) and the section of those with figures, by title. The others are listed as missing. Sections of other
-    recipes and the text under `PAPERS` are kept. Raises a `RunFolderError` if the page cannot be written.
-    """
-    results = path.parent / RESULTS
+def publish(folder: Path, title: str, results: Path) -> None:
+    """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written."""
+    picture = results / f"{folder.name}.png"
     try:
         results.mkdir(parents=True, exist_ok=True)
-        parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
-        sections = {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
-        papers, missing = sections.pop(PAPERS, ""), sections.pop(MISSING, "").split("\n")
-        for title, (folder, text) in made.items():
-            page, name = (folder / "table.md").read_text(), folder.name
-            if (folder / "figure.png").exists():
-                copyfile(folder / "figure.png", results / f"{name}.png")
-            picture = f"\n![{title}]({{}}{name}.png)\n" if (results / f"{name}.png").exists() else ""
-            sections[title] = f"{text}\n[Full report]({RESULTS}/{name}.md)\n"
-            if "\n| ---" in text:
-                sections[title] += picture.format(f"{RESULTS}/")
-            (results / f"{name}.md").write_text(page + picture.format(""))
-        missing += [f"- {title} (`{name}`)" for name, title in titles.items()]
-        missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
-        last = "\n".join([f"## {MISSING}\n", *missing, ""]) if missing else ""
-        ordered = [sections[title] for title in sorted(sections, key=str.casefold)]
-        path.write_text("\n".join(filter(None, ["# Results\n", papers, *ordered, last])))
+        if (folder / "figure.png").exists():
+            copyfile(folder / "figure.png", picture)
+        shown = f"\n![{title}]({picture.name})\n" if picture.exists() else ""
+        (results / f"{folder.name}.md").write_text((folder / "table.md").read_text() + shown)
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
+        raise RunFolderError(f"{results} cannot be written: {error.strerror}") from None

@@ -207,8 +207,7 @@ class Recipe(_Varied):
         several readings are shown. With the last two, it means nothing if our intervals hold the paper's figures, so
         none are counted. Empty: not stated.
     found : str
-        How our figures compare with the paper's, and why they differ. The first paragraph is shown on the page of all
-        results.
+        How our figures compare with the paper's, and why they differ.
     seeds : int
         Number of seeds, from 0.
     against : str
@@ -222,7 +221,7 @@ class Recipe(_Varied):
     figure : Figures
         The form of its picture.
     shown : list of str
-        Rows of the table on the page of all results. Empty: all.
+        Rows in a picture of gains with several columns. Empty: all.
     columns : list of Column
         Data or scenarios. Empty: one column without a name.
     rows : list of Row

@@ -16,7 +16,7 @@ from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, last_rise, outcomes, ranking
-from simulations.studies.reproduce.page import collect, counted, differences_as_markdown, markdown, merged, section
+from simulations.studies.reproduce.page import counted, differences_as_markdown, markdown, merged
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, course_name, measured
@@ -92,14 +92,14 @@ def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatc
     copytree(RESULTS, tmp_path / "results")
     page = tmp_path / "results" / f"{name}.md"
     page.unlink()
-    request = Request(tmp_path / "out", results=tmp_path / "RESULTS.md", report_only=True)
+    request = Request(tmp_path / "out", results=tmp_path / "results", report_only=True)
     reproduce([name], request, Console(file=StringIO()))
     assert page.read_text() == (RESULTS / page.name).read_text()
 
 
 @pytest.mark.slow
 def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe, tmp_path):
-    whole, folder, _ = run_recipe(results=tmp_path / "RESULTS.md")
+    whole, folder, _ = run_recipe(results=tmp_path / "results")
     assert whole
     made = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("runs/**/summary.json"))
     assert made == [f"runs/{row}/seed-{seed}" for row in ("fedhe", "private") for seed in (0, 1)]
@@ -114,9 +114,6 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert f"; 4 of 4 runs; hetfl {version('hetfl')}, " in text
     assert "|  | accuracy, % | sent, MB | seeds |" in text
     assert (tmp_path / "results" / "small.md").read_text() == f"{text}\n![Small table](small.png)\n"
-    page = (tmp_path / "RESULTS.md").read_text()
-    assert "|  | accuracy, % (paper) | sent, MB |\n" in page
-    assert "[Full report](results/small.md)\n\n![Small table](results/small.png)\n" in page
     assert (folder / "figure.png").stat().st_size > 10_000
 
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/rounds.jsonl")}
@@ -178,11 +175,11 @@ def test_what_has_ended_is_kept_though_the_command_is_killed_and_no_gain_is_no_p
 
     monkeypatch.setattr(Records, "take", dying)
     with pytest.raises(SystemExit):
-        run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "all.md")
+        run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "results")
     (kept,) = (tmp_path / "results").glob("*.jsonl")
     assert len(kept.read_text().splitlines()) == 2
     monkeypatch.undo()
-    whole, folder, said = run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "all.md")
+    whole, folder, said = run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "results")
     assert whole
     assert len(kept.read_text().splitlines()) == 3
     assert not (folder / "figure.png").exists()
@@ -203,14 +200,14 @@ def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe)
 def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compares_nothing(
     recipe, run_recipe, monkeypatch
 ):
-    """In each of what it makes: on the screen, in Markdown, on the page of all results and in JSON."""
+    """In each of what it makes: on the screen, in Markdown and in JSON."""
     recipe.write_text(f'found = "FedHe has 50.00 as in the paper."\n{RECIPE}')
     known = {"fedhe": recorded("fedhe", [40])[0], "private": recorded("private", [60])[0]}
     monkeypatch.setattr(Records, "get", lambda self, job, recipe: known[job.folder.parent.name])
-    _, folder, said = run_recipe(variant="quick", report_only=True, results=recipe.parent / "all.md")
+    _, folder, said = run_recipe(variant="quick", report_only=True, results=recipe.parent / "kept")
     told = json.loads((folder / "table.json").read_text())
     assert [(one["paper"], one["difference"]) for one in told["figures"]] == [(None, None)] * 4
-    pages = (said, (folder / "table.md").read_text(), (recipe.parent / "all.md").read_text())
+    pages = (said, (folder / "table.md").read_text(), (recipe.parent / "kept" / "small-quick.md").read_text())
     for text in (*pages, told["title"] + told["less"]):
         words = " ".join(text.split())
         assert ("quick variant" in words, "rounds = 1 for 3" in words, "50.00" in words) == (True, True, False)
@@ -221,20 +218,20 @@ def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compa
 
 
 @pytest.mark.exhaustive
-def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, recipe, tmp_path):
+def test_records_outlive_the_folders_of_their_runs(run_recipe, recipe, tmp_path):
     """Their folders can go: on another machine the table goes on with the seeds that are left."""
-    results = tmp_path / "all.md"
+    results = tmp_path / "results"
     _, folder, _ = run_recipe(seeds=1, results=results)
-    text = results.read_text()
+    text = (results / "small.md").read_text()
     rmtree(folder)
-    (tmp_path / "results" / "small.png").unlink()
+    (results / "small.png").unlink()
     assert run_recipe(seeds=1, results=results)[0]
     assert not (folder / "runs").exists()
-    assert results.read_text() == text
-    assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
+    assert (results / "small.md").read_text() == text
+    assert (results / "small.png").stat().st_size > 10_000
     run_recipe(seeds=2, results=results)
     assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-1"}
-    assert "; 4 of 4 runs. Seeds: 2." in results.read_text()
+    assert "; 4 of 4 runs; " in (results / "small.md").read_text()
     rmtree(folder)
     recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))  # of FedHe's runs, not of Private's
     _, _, said = run_recipe(seeds=1, results=results)
@@ -243,17 +240,6 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     recipe.write_text(RECIPE)  # and what was run before with 0.5 is still known
     assert run_recipe(seeds=2, results=results)[0]
     assert not (folder / "runs").exists()
-
-
-def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_again_changes_nothing(tmp_path):
-    (tmp_path / "table.md").write_text("# A, Table 1\n\nMade by `x`; 1 of 1 runs.\n")
-    path, said = tmp_path / "all.md", "## What holds, paper by paper\n\n**A.** It holds.\n"
-    path.write_text(f"# Results\n\n{said}")
-    for _ in range(3):  # what is written is read again
-        collect({}, {"A, Table 1": (tmp_path, "## A, Table 1\n\nIt holds.\n")}, path)
-        link = f"[Full report](results/{tmp_path.name}.md)"
-        assert path.read_text() == f"# Results\n\n{said}\n## A, Table 1\n\nIt holds.\n\n{link}\n"
-        assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()
 
 
 def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
@@ -338,19 +324,18 @@ def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(rec
     assert ("within our interval: 1 of 1" in counted(found)) is counts
 
 
-def test_of_one_measure_a_page_has_one_table_and_the_page_of_all_results_shows_some_rows(recipe):
+def test_of_one_measure_a_page_has_one_table(recipe):
     """Of two columns and two rows; there is one seed in y, and no run of Private there."""
     text = RECIPE.replace('sent = { key = "bytes_up", unit = "MB" }\n', "").replace(
         "{ accuracy = 50.0 }", "{ x = { accuracy = 50.0 } }"
     )
     columns = '[[columns]]\nname = "x"\n[[columns]]\nname = "y"\nsettings = { seed = 1 }\n'
-    recipe.write_text(text.replace("[[rows]]", f"{columns}[[rows]]", 1).replace("seeds = 2", 'shown = ["Private"]'))
+    recipe.write_text(text.replace("[[rows]]", f"{columns}[[rows]]", 1))
     small = load(str(recipe))
     records = [*recorded("fedhe-x", (40, 60)), *recorded("fedhe-y", (70,)), *recorded("private-x", (30,))]
     found = outcomes(small, list(small.cells()), records)
     page = "| accuracy, % | x | y |\n| --- | --: | --: |\n| FedHe | 50.00 ± 14.14 (50.00) | 70.00 |\n"
     assert f"{page}| Private | 30.00 | - |\n" in markdown(small, found, "hand", "")
-    assert "| accuracy, % (paper) | x |\n| --- | --: |\n| Private | 30.00 |\n" in section(small, found, "hand", "")
 
 
 def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
@@ -457,7 +442,7 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
     """Each row is tuned alike, on a seed that no row is measured on; what was found outlives the folders."""
     pytest.importorskip("optuna", reason="optuna is not installed")
     recipe.write_text(RECIPE.replace("seeds = 2\n", 'seeds = 3\ntuned = 2\nranked = "accuracy"\n'))
-    results = tmp_path / "RESULTS.md"
+    results = tmp_path / "results"
     whole, folder, _ = run_recipe(results=results)
     assert whole
     figures = json.loads((folder / "table.json").read_text())["figures"]
