@@ -1,7 +1,7 @@
-"""Privacy guarantees by another accountant in addition to our own, and with sampled clients.
+"""Privacy guarantees of a run, also against those who cannot tell which clients were sampled.
 
-The accountant is that of Google's differential privacy library, ``dp-accounting`` (the extra ``accounting``). It keeps
-privacy loss distributions: Koskela, Jälkö and Honkela, "Computing Tight Differential Privacy Guarantees Using FFT",
+With sampled clients, the accountant is Google's ``dp-accounting`` (the extra ``accounting``). It keeps privacy loss
+distributions: Koskela, Jälkö and Honkela, "Computing Tight Differential Privacy Guarantees Using FFT",
 AISTATS 2020, discretised as in Doroshenko et al., "Connect the Dots", PoPETs 2022, which never says too little.
 """
 
@@ -51,31 +51,6 @@ class Guarantee:
     epsilon: float
 
 
-def composed(noise_multiplier: float, uploads: int, delta: float = DELTA) -> float:
-    """Return the epsilon of a client after a number of uploads, by ``dp-accounting``.
-
-    Parameters
-    ----------
-    noise_multiplier, uploads, delta : float, int, float
-        As in `hetfl_flwr.wire.privacy.epsilon`, which is exact.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        ``dp-accounting`` is not installed.
-    """
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    exact = epsilon(noise_multiplier, uploads, delta)
-    if exact == 0 or isinf(exact):
-        return exact
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, _interval(exact))
-    with np.errstate(all="ignore"):  # of losses so unlikely that they are rounded to nothing
-        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), uploads)
-        return float(accountant.get_epsilon(delta))
-
-
 def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = DELTA) -> float:
     """Return the epsilon of a client whose sampled rounds are unknown, by ``dp-accounting``.
 
@@ -123,7 +98,7 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
 def guarantees(run: Run) -> tuple[list[Guarantee], str]:
     """Return the guarantees of the client with the most uploads, and why one of them is unknown.
 
-    Empty without noise. Without ``dp-accounting``, the exact epsilon alone, and how to install it.
+    Empty without noise. With sampled clients and without ``dp-accounting``, it says how to install that.
     """
     config = RunConfig.from_flat(run.config)
     if not config.noise_multiplier:
@@ -132,16 +107,15 @@ def guarantees(run: Run) -> tuple[list[Guarantee], str]:
     if not counted:
         return [], UNKNOWN
     noise, uploads, rounds = config.noise_multiplier, max(counted), int(run.summary["rounds"])
-    found = [Guarantee("everyone, the server too: exact", uploads, 1.0, epsilon(noise, uploads))]
+    found = [Guarantee("everyone, the server too", uploads, 1.0, epsilon(noise, uploads))]
     try:
-        found.append(Guarantee("everyone, the server too: dp-accounting", uploads, 1.0, composed(noise, uploads)))
         if (rate := sampling_rate(config)) < 1:
-            who = "who cannot tell which clients were sampled: dp-accounting"
+            who = "those who cannot tell which clients were sampled"
             found.append(Guarantee(who, rounds, float(rate), amplified(noise, float(rate), rounds)))
     except ModuleNotFoundError as error:
         if (line := lacking(error)) is None:
             raise
-        return found, f"no other accountant's epsilon: {line}"
+        return found, f"no epsilon for sampled clients: {line}"
     return found, ""
 
 
