@@ -1,4 +1,4 @@
-"""Columns of a table: what each is, decided once over all its training rows, and how its cells become numbers."""
+"""Infer the kind of each column from the training rows, and convert its cells to numbers."""
 
 import re
 from collections import Counter
@@ -130,7 +130,7 @@ _SAMPLE = 1000  # different texts that are checked for dates and units
 
 
 class _Refused(Exception):
-    """A column that cannot be learnt from as it is: why, and the way out."""
+    """A column cannot be used as it is; the arguments are the reason and the way out."""
 
 
 @dataclass(frozen=True)
@@ -163,14 +163,9 @@ _Found = tuple[Column | None, tuple[str, ...]]
 
 
 def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedArray:
-    """Return a column whose texts have no blanks around them, and in which null stands for all that is missing.
+    """Return a column with texts trimmed and missing values as null.
 
-    Parameters
-    ----------
-    cells : ChunkedArray
-        Of any type.
-    missing : sequence of str
-        Words and numbers for what is missing, `MISSING` aside.
+    `missing` lists words and numbers that mark missing values, in addition to `MISSING`.
     """
     if is_text(cells.type):
         seen = _in_one_form(cells.cast(TEXT))
@@ -189,9 +184,9 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
 
 
 def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
-    """Return which texts or numbers are among the words and numbers for what is missing.
+    """Return a mask of the cells that are one of the given markers of missing values.
 
-    A number is one however it is written: -999 is -999.0, too; 007 is a text.
+    Numbers are compared by value, so -999 also matches -999.0; 007 is text.
     """
     codes = pa.array(numbers_among(words), pa.float64())
     if not is_text(cells.type):
@@ -219,7 +214,7 @@ def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def are_filled(cells: pa.ChunkedArray) -> BoolArray:
-    """Return which cells (N,) of a cleaned column hold something."""
+    """Return a mask (N,) of the cells of a cleaned column that are not missing."""
     filled: BoolArray = cells.is_valid().to_numpy()
     return filled
 
@@ -520,22 +515,10 @@ def _ranked(value: object) -> tuple[float, str]:
 
 
 def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]:
-    """Return cells as the inputs that a column becomes, and which of them are something else.
+    """Convert `cleaned` cells (N,) to inputs, and return a mask (N,) of the cells that are filled but not understood.
 
-    Parameters
-    ----------
-    column : Column
-        What it is.
-    cells : ChunkedArray
-        (N,) as `cleaned` returns them.
-
-    Returns
-    -------
-    inputs : ndarray
-        Numbers (N,), NaN where one is missing, or none; of a category (N, features), 1 where a value is the row's. Of
-        two values it is one feature: 1 for the second, 0 for the first and 0.5 for any other cell.
-    others : ndarray
-        (N,) bool, which cells are filled and neither a number nor a value that is known.
+    Numbers and dates become (N,), with NaN where a value is missing or not understood. Categories are one-hot encoded,
+    (N, features); a category of two values is one feature: 0 for the first, 1 for the second, 0.5 for any other cell.
     """
     if column.kind == "category":
         codes = _codes(column.values, cells)
@@ -582,7 +565,7 @@ def _alike(value: object, of_truth: bool) -> object:
 
 
 def _numbers(column: Column, cells: pa.ChunkedArray) -> FloatArray:
-    """Return the numbers (N,) of cells in a notation and a unit, NaN for what is none."""
+    """Parse cells into numbers (N,) in the column's notation and unit, NaN where that fails."""
     numbers: FloatArray
     if not column.unit and (not is_text(cells.type) or column.notation == PLAIN):
         with suppress(pa.ArrowInvalid):
@@ -601,7 +584,7 @@ def _numbers(column: Column, cells: pa.ChunkedArray) -> FloatArray:
 
 
 def _without_unit(column: Column, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts without the unit of a column, null for those that lack it."""
+    """Strip the unit of a column from texts; texts without it become null."""
     if not column.unit:
         return texts
     unit = re.escape(column.unit)
@@ -610,7 +593,7 @@ def _without_unit(column: Column, texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _days(notation: str, texts: pa.ChunkedArray) -> FloatArray:
-    """Return the days since 1970 (N,) of texts in a notation, NaN for what is none."""
+    """Return days since 1970 (N,), NaN for texts that are not dates in the notation."""
     coded = texts.dictionary_encode().combine_chunks()
     known = [_day(text, DATES[notation]) for text in coded.dictionary.to_pylist()]
     found: FloatArray = np.array(known, np.float64)[coded.indices.to_numpy(zero_copy_only=False)]
@@ -670,13 +653,13 @@ def _are_thousands(texts: pa.ChunkedArray) -> bool:
 
 
 def _counted(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, IntArray]:
-    """Return the different texts (V,), and how often each is there."""
+    """Return the distinct texts (V,) and their counts (V,)."""
     counted = pc.value_counts(texts)
     return pa.chunked_array([counted.field("values")]), counted.field("counts").to_numpy(zero_copy_only=False)
 
 
 def _number_of(name: str, cells: pa.ChunkedArray, counts: IntArray) -> tuple[Column, dict[str, FloatArray]]:
-    """Return the unit and the notation in which most texts are numbers, and their numbers in each notation."""
+    """Return a column with the most common unit and best notation, and the numbers parsed in each notation."""
     units = Counter[str | None]()
     for text, count in zip(cells.slice(0, _SAMPLE).to_pylist(), counts, strict=False):
         units[_unit_of(text)] += int(count)
@@ -686,7 +669,7 @@ def _number_of(name: str, cells: pa.ChunkedArray, counts: IntArray) -> tuple[Col
 
 
 def number_of(name: str, texts: pa.ChunkedArray) -> Column:
-    """Return a column of numbers in the unit and the notation in which most texts are some."""
+    """Return a number column with the unit and notation that parse the most texts."""
     return _number_of(name, *_counted(texts.drop_null()))[0]
 
 
@@ -700,7 +683,7 @@ def _best(
 
 
 def _unit_of(text: str) -> str | None:
-    """Return what stands before or after the number in a text, which may be nothing; None if it is no number."""
+    """Return the unit before or after the number in a text, possibly empty; None if the text is not a number."""
     found = _WITH_UNIT.fullmatch(text)
     return (found[1] or found[2] or "").strip() if found else None
 
@@ -776,7 +759,7 @@ def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[
 
 
 def is_date(kind: pa.DataType) -> bool:
-    """Return whether a type is one of dates, or of dates and times."""
+    """Return whether a type is a date or a timestamp."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 

@@ -1,4 +1,4 @@
-"""Text files of rows: their letters, what separates cells, the header; all cells as they are written."""
+"""Read text files and spreadsheets as tables: detect encoding, dialect and header, and keep cells as text."""
 
 import csv
 import re
@@ -25,13 +25,13 @@ from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "blanks"}
-"""What may stand between cells."""
+"""Supported separators and their names."""
 
 USUAL = [
     *("cp1252", "cp1251", "shift_jis", "cp932", "gb18030", "big5", "cp949", "euc_jp", "euc_kr"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
 ]
-"""Encodings that are not Unicode, the most usual ones first."""
+"""Encodings other than Unicode, most common first."""
 
 _SAMPLE, _ROWS, _CELLS, _AT_ONCE, _TOGETHER = 300_000, 500, 20_000, 50_000, 10
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
@@ -57,7 +57,7 @@ csv.field_size_limit(2**31 - 1)
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a file are written, how many a row has, and whether most rows begin with a quote."""
+    """Separator, quote and escape character of a file, its number of columns, and whether most rows start quoted."""
 
     separator: str = ","
     quote: str = '"'
@@ -66,7 +66,7 @@ class Dialect:
     quoted: bool = False
 
     def reader(self, lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:
-        """Return the cells of each row of some lines; if strict, a quote that nothing closes is an error."""
+        """Parse lines into rows of cells; if strict, an unclosed quote is an error."""
         return csv.reader(
             lines,
             delimiter=self.separator,
@@ -78,21 +78,13 @@ class Dialect:
 
 
 def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Frame:
-    """Read a file of rows that has its column names above them.
+    """Read a text file with a header row.
 
-    Encoding, separator, quotes and the place of the header are found from the file itself. Lines that begin with ``#``
+    The encoding (if empty), separator, quotes and header row are detected. `header_row` counts from 1; 0 detects the
+    row, and -1 means that there is none, so columns are named 1, 2, ... Lines that begin with ``#``
     and other lines above the header, blank rows, repeated headers and a footer are left out. Row names as R writes
     them, and columns without a name, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their place. Rows are numbered
     as a spreadsheet does, from 1, header and blank rows included.
-
-    Parameters
-    ----------
-    path : Path
-        Where it lies.
-    encoding : str
-        The encoding; empty: detected.
-    header_row : int
-        Which row holds the names; 0: found; -1: none, and columns are called 1, 2, ...
     """
     codec, notes = encoding_of(path, encoding)
     usual = "\t" if ending(path) == ".tsv" else ","
@@ -142,7 +134,7 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
 
 
 def _book(path: Path) -> Any:
-    """Return a spreadsheet with the values of its formulas, which the program that wrote it has to know."""
+    """Open a spreadsheet with the stored values of its formulas; raise if none were stored."""
     from openpyxl import load_workbook
 
     book = load_workbook(path)
@@ -167,17 +159,18 @@ def _as_text(cell: object) -> str:
 
 
 def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
-    """Return the text of a file, and how it was decoded where it is not UTF-8; see `encoding_of`."""
+    """Return the text of a file, and a note on its encoding if it is not UTF-8; see `encoding_of`."""
     codec, notes = encoding_of(path, encoding)
     with TextIOWrapper(opened(path), codec, newline="") as file:
         return file.read(), notes
 
 
 def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
-    """Return how the letters of a file are written, and a note where that is not UTF-8.
+    """Return the encoding of a file, and a note if it is not UTF-8.
 
-    It is as told, else of Unicode by its byte order mark or zeros, else UTF-8, else the most usual plausible encoding.
-    Letters of UTF-8 are read as that where a code page is told: no words of a code page look like them.
+    It is the given encoding, else UTF-16 or UTF-32 by byte order mark or zero bytes, else UTF-8, else the most common
+    plausible encoding. A file that is valid UTF-8 is read as such even if a single-byte encoding is given, because
+    text in a single-byte encoding is practically never valid UTF-8.
     """
     try:
         with opened(path) as file:
@@ -208,13 +201,13 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
 
 
 def _is_code_page(encoding: str) -> bool:
-    """Return whether an encoding writes each letter as one byte."""
+    """Return whether an encoding uses one byte per character."""
     every = bytes(range(0x80, 0x100))
     return len(every.decode(encoding, "replace")) == len(every) and not lookup(encoding).name.startswith(("utf", "hz"))
 
 
 def _has_utf8(path: Path) -> bool:
-    """Return whether a file is UTF-8, with letters that are not ASCII."""
+    """Return whether a file is valid UTF-8 and has non-ASCII characters."""
     try:
         with TextIOWrapper(opened(path), "utf-8", newline="") as text:
             plain = [part.isascii() for part in iter(partial(text.read, _SAMPLE), "")]
@@ -266,7 +259,7 @@ def dialect_of(head: str, usual: str = ",") -> Dialect:
 
 
 def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
-    """Return how regular some lines are in a dialect, and it with their width."""
+    """Return how regular the lines are in a dialect, and the dialect with their width."""
     try:
         rows = [row for row in islice(_rows(lines, dialect), _ROWS) if any(row)]
     except csv.Error:
@@ -533,5 +526,5 @@ def _alike(row: Sequence[str]) -> list[str]:
 
 
 def _texts(rows: Sequence[Sequence[str]]) -> list[pa.Array]:
-    """Return the columns of rows, null where a cell is empty."""
+    """Transpose rows into columns, with null for empty cells."""
     return [pa.array([cell.strip() or None for cell in column], TEXT) for column in zip(*rows, strict=True)]
