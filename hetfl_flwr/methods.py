@@ -263,7 +263,7 @@ def check_options(config: RunConfig) -> None:
         _typed(config, side)
     if config.pooled and config.features != "all":
         raise ConfigError(
-            f"pooled = true and features = {config.features}: rows of different columns cannot be put together; set "
+            f"pooled = true and features = {config.features}: rows of different columns cannot be combined; set "
             "features to all"
         )
     _check_capable(config, chosen(config))

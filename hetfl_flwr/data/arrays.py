@@ -26,7 +26,7 @@ CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "tot
 def npz_table(path: Path) -> pa.Table:
     """Return the rows of an .npz file, as `table_of` does."""
     if not is_zipfile(path):
-        raise DataError(f"'{path}' is no .npz file, or damaged: write it with numpy.savez")
+        raise DataError(f"'{path}' is not an .npz file, or is damaged: write it with numpy.savez")
     arrays = dict[str, npt.NDArray[Any]]()
     with np.load(path, allow_pickle=False) as file:
         for name in file.files:
@@ -34,7 +34,7 @@ def npz_table(path: Path) -> pa.Table:
                 arrays[name] = file[name]
             except ValueError as error:
                 raise DataError(
-                    f"array {name!r} of '{path}' cannot be read: save numbers or texts, no Python objects ({error})"
+                    f"array {name!r} of '{path}' cannot be read: save numbers or texts, not Python objects ({error})"
                 ) from None
     return table_of(arrays, f"'{path}'")
 

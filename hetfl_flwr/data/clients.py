@@ -270,14 +270,14 @@ def _unfit(split: Split, arrays: Arrays, is_rotated: bool) -> str:
     """Return why a data set cannot be split as asked; empty: it can."""
     spec, own_tests = arrays.spec, split.own_test is not None
     if split.normalize == "imagenet" and spec.kind != "image":
-        return f"normalize = imagenet is for images, and it is a {spec.kind}: use mean-image"
+        return f"normalize = imagenet is for images, and this is a {spec.kind}: use mean-image"
     if not own_tests and arrays.train_rows == len(arrays.labels):
-        return "it has no test split of its own: set test-set to client"
+        return "it has no test split: set test-set to client"
     if split.features != "all" and spec.kind != "table":
-        return f"features = {split.features} is for tables, and it is none: set it to all"
+        return f"features = {split.features} is for tables only: set it to all"
     if split.pooled and is_rotated and own_tests and not split.shared_split:
         return (
-            "pooled = true, and an image on which one domain tests is a training image of another: set shared-split to "
+            "pooled = true, but a test image of one domain is a training image of another: set shared-split to "
             "true, in all runs that are compared"
         )
     return ""
@@ -293,7 +293,7 @@ def _together(first: Arrays, every: Sequence[Arrays], labels: Sequence[str]) -> 
             if one != terms[what]:
                 raise ConfigError(
                     f"pooled = true: {labels[0]} and {label} differ in {what} ({terms[what]} and {one}): "
-                    "only rows of the same inputs and classes can be put together"
+                    "only rows of the same inputs and classes can be combined"
                 )
     owners = [arrays.owners for arrays in every if arrays.owners is not None]
     return replace(

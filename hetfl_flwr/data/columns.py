@@ -302,7 +302,7 @@ def _strangers(column: Column, cells: pa.ChunkedArray, called: Callable[[BoolArr
         return ()
     known = ", ".join(map(str, column.values[:_SHOWN])) + ", ..." * (len(column.values) > _SHOWN)
     become = "0.5" if len(column.values) == 2 else "0 throughout"
-    return (f"{others.sum()} values ({called(others)}) are none of {known}: taken as unknown, {become}",)
+    return (f"{others.sum()} values ({called(others)}) are not among {known}: taken as unknown, {become}",)
 
 
 def _of_numbers(
@@ -320,10 +320,10 @@ def _of_numbers(
         infinite = np.abs(inputs) > np.finfo(np.float32).max
         if infinite.any():
             what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
-            raise _Refused(what, "write a number below that, or nothing where it is missing")
+            raise _Refused(what, "write a smaller number, or leave the cell empty")
         notes += _said_of_codes(column, numbers, own)
         if not wanted and IDS.fullmatch(column.name) and column.kind == "number" and _are_whole(numbers):
-            notes.append("called like an id, and read as numbers: ignore-columns leaves it out")
+            notes.append("named like an id, and read as numbers: name it in ignore-columns to leave it out")
     values = np.unique(numbers[np.isfinite(numbers)])
     constant = len(values) < 2 and not np.isinf(numbers).any()
     if constant:
@@ -331,7 +331,7 @@ def _of_numbers(
         notes.append(f"{are} in the training rows: it is ignored (0 throughout)")
     elif column.notation.endswith("yy"):
         begin, end = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
-        notes.append(f"years of two digits: these are {begin} to {end}; write four digits if that is wrong")
+        notes.append(f"two-digit years: read as {begin} to {end}; write four digits if that is wrong")
     if others.any():
         count = f"{others.sum()} of {are_filled(cells).sum()} values ({called(others)})"
         notes.append(f"{count} cannot be read as {column.kind}s: taken as missing")
@@ -388,8 +388,8 @@ def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) 
         codes = [value for value in like_codes if (low >= value / 2 if value < 0 else high <= value / 2)]
         if codes and (count := int(np.isin(known, codes).sum())) > 1:
             said = ",".join(f"{value:.10g}" for value in codes)
-            way_out = f"missing-values={said} if it means that none is known"
-            notes.append(f"{said} stands in {count} rows, far from all others: {way_out}")
+            way_out = f"missing-values={said} if it means a missing value"
+            notes.append(f"{said} is in {count} rows, far from all other values: {way_out}")
     zeros = is_text(cells.type) and (known == np.floor(known)).all()
     if zeros and len(codes := cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))):
         doubt = "without its zeros: if these are codes, name it in categorical-columns"
@@ -475,7 +475,7 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
     if 2 * len(decimals + units) >= len(some) and len({*units}) + bool(decimals) <= MIN_NUMBERS:
         shapes = {re.sub(r"\d+", "", text): text for text in reversed(some)}
         raise _Refused(
-            f"holds numbers that are not all written alike, such as {' and '.join(map(repr, [*shapes.values()][-2:]))}",
+            f"holds numbers written in different ways, such as {' and '.join(map(repr, [*shapes.values()][-2:]))}",
             "write all in one notation and one unit, or name it in numeric-columns, which takes others as missing, or "
             "in ignore-columns",
         )
@@ -641,7 +641,7 @@ def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | N
         way_out = "write numbers, or name it in categorical-columns, or in ignore-columns to leave it out"
         raise _Refused(f"holds no number among its {are_filled(texts).sum()} values", way_out)
     if best.notation == POINTS and not _are_thousands(_without_unit(best, cells)):
-        what = "holds numbers whose comma may be a decimal point or stand between thousands"
+        what = "holds numbers whose comma may be a decimal point or a thousands separator"
         raise _Refused(what, f"write numbers without separators, and with a decimal point{_OR_LEAVE}")
     return best
 
@@ -712,7 +712,7 @@ def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Colum
         either = differ and counts[there].sum() == counts[own].sum()
         mixed = (there & ~own).any() and (differ or counts[own].sum() < enough)
         if either or mixed:
-            two = f"are {best.notation} and {other} in turn" if mixed else f"may be {best.notation} or {other}"
+            two = f"alternate between {best.notation} and {other}" if mixed else f"may be {best.notation} or {other}"
             raise _Refused(f"holds dates that {two}", f"write dates as year-month-day, such as 2024-03-31{_OR_LEAVE}")
     return best if _holds(days[best.notation], counts) else None
 

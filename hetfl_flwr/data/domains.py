@@ -148,7 +148,7 @@ class DataSet:
     def check_rotated(self, kind: str) -> None:
         """Refuse to rotate what has domains of its own, or is no image."""
         if self.is_rotated and (self.reading.domain_column or kind != "image"):
-            why = "has domains of its own" if self.reading.domain_column else f"is a {kind}, and no image"
+            why = "has domains of its own" if self.reading.domain_column else f"is a {kind}, not an image"
             raise ConfigError(f"dataset '{self.name}': '{self.base}' {why}, and is not rotated: use '{self.base}'")
 
     @cached_property

@@ -148,7 +148,7 @@ def opened(path: Path) -> IO[bytes]:
     if isinstance(file, ZipFile):
         names = [name for name in file.namelist() if name[-1] != "/" and not name.startswith("__MACOSX")]
         if len(names) != 1:
-            raise DataError(f"'{path}' holds {len(names)} files: unpack it into a folder of its own, and give that")
+            raise DataError(f"'{path}' holds {len(names)} files: unpack it into its own folder, and give that")
         return file.open(names[0])
     return cast(IO[bytes], file)
 
@@ -164,7 +164,7 @@ def own_place(dataset: str) -> Path:
     path = Path(dataset)
     place = path.resolve() if path.exists() else path
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{path}' is the system's: give a file or folder of your own")
+        raise DataError(f"dataset '{path}' is a system path: give your own file or folder")
     if path.is_dir():
         return path
     if not path.is_file():
@@ -172,7 +172,7 @@ def own_place(dataset: str) -> Path:
             f"dataset '{path}' is not a folder or a file: give a file of rows, or a folder that holds {EXPECTED}"
         )
     if ending(path) not in TABLES.keys() | TEXTS:
-        raise DataError(f"dataset '{path}' is no file of rows: {advice_on(path)}")
+        raise DataError(f"dataset '{path}' is not a file of rows: {advice_on(path)}")
     check_file(path)
     return path
 
@@ -243,7 +243,9 @@ class Listing:
             raise DataError(f"dataset '{folder}' holds no data{there}: {found._advice or f'expected {EXPECTED}'}")
         called = Counter(path.parent / stem(path) for path in rows)
         if alike := [path for path in found.rows if called[path.parent / stem(path)] > 1]:
-            raise DataError(f"'{folder}' holds {found.shown(alike)}: keep one of those called alike, or rename them")
+            raise DataError(
+                f"'{folder}' holds {found.shown(alike)}: keep one of those with the same name, or rename them"
+            )
         for path in (*found.rows, *found.images):
             check_file(path, filled=ending(path) in TABLES)
         return found
@@ -256,7 +258,7 @@ class Listing:
     def notes(self) -> tuple[str, ...]:
         """What lies there and is not read, or is read twice."""
         beside = () if self.holds_images else self.images
-        advice = "call the file that describes images metadata.csv" if beside else self._advice
+        advice = "name the file that describes the images metadata.csv" if beside else self._advice
         lines = {
             "copies of other files, whose rows count once more": (self._copies, ""),
             "not read": ((*beside, *self.others), f": {advice}" * bool(advice)),
@@ -308,7 +310,7 @@ class Listing:
         parts = [path for path in self.rows if not _SHARD.search(path.name)]
         if splits.keys() != {"train"} or len(parts) < 2:
             return splits, ()
-        note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
+        note = f"rows of {len(parts)} files in '{self.folder}' are combined: partition=files gives each its own client"
         if like := [path for path in parts if _LIKE_A_SPLIT.search(path.name)]:
             note += f"; if {self.shown(like[:1])} is a split, let its name end in train or test"
         return splits, (note,)
@@ -343,13 +345,15 @@ class Listing:
         rows = [(folder / name.replace("\\", "/"), row) for folder, name, row in named]
         counts, images = Counter(path for path, _ in rows), {*self.images}
         if several := [path for path in self.images if counts[path] > 1]:
-            raise DataError(f"rows of metadata in '{self.folder}' are of one image, keep one: {self.shown(several)}")
+            raise DataError(
+                f"rows of metadata in '{self.folder}' describe the same image, keep one: {self.shown(several)}"
+            )
         found, notes = {path: row for path, row in rows if path in images}, list[str]()
         if tables and (without := [path for path in self.images if path not in found]):
             share = f"{len(without)} of {len(images)} images in '{self.folder}'"
             notes.append(f"{share} have no row of metadata: {self.shown(without)}")
         if strangers := len(rows) - len(found):
-            notes.append(f"{strangers} of {len(rows)} rows of metadata in '{self.folder}' name no image: left out")
+            notes.append(f"{strangers} of {len(rows)} rows of metadata in '{self.folder}' match no image: left out")
         return found, (*notes,)
 
     def _folders(self, path: Path) -> tuple[str, ...]:
@@ -418,8 +422,8 @@ def names_of(files: Sequence[Path]) -> dict[Path, str]:
 def check_file(path: Path, *, filled: bool = True) -> None:
     """Refuse what is no file, has a name that is not UTF-8 or, of rows, holds nothing at all."""
     if not path.is_file():
-        raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
+        raise DataError(f"'{path}' is not a file, or is a broken link: replace it, or remove it")
     if any("\udc80" <= letter <= "\udcff" for letter in path.name):
         raise DataError(f"'{printable(str(path))}' has a name that is not UTF-8: rename it")
     if filled and not path.stat().st_size:
-        raise DataError(f"'{path}' is empty: put rows into it, or take it away")
+        raise DataError(f"'{path}' is empty: add rows, or remove it")

@@ -68,7 +68,7 @@ class Pixels:
 
         image, (channels, height, width) = _upright(cell), self.shape
         if channels == 1 and image.mode in _COLOUR:
-            raise DataError("is in colour, and not grey as others: save all in one mode")
+            raise DataError("is in colour, unlike others, which are grey: save all in one mode")
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image = image.convert("L" if channels == 1 else "RGB")
@@ -139,7 +139,7 @@ def _upright(cell: Any) -> "Image":
         raise DataError("is missing: leave the row out")
     image = Image.open(file)
     if image.format != "MPO" and (pages := getattr(image, "n_frames", 1)) > 1:  # a photo may have its preview in it
-        raise DataError(f"has {pages} pages: save each as a file of its own")
+        raise DataError(f"has {pages} pages: save each as its own file")
     if image.mode not in _GREY | _COLOUR or _is_deep(image):
         raise DataError(
             f"has more than 8 bits a colour, or no colours (mode {image.mode}): save it as 8-bit RGB or grey"

@@ -33,7 +33,7 @@ TRUTH = ("False", "True")
 """What classes are called that are truth values, in their order."""
 
 _SEVERAL = re.compile(r"[;,|/+&]")  # what stands between several labels in one cell
-_SINGLE = "only single-label classification is learnt here"
+_SINGLE = "only single-label classification is supported"
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     in_test = whole.in_file >= len(train)
     for split, there in (("train", not in_test.all()), ("test", in_test.any() or not test)):
         if not there:
-            raise DataError(f"split '{split}' of {place} is empty: take it away, or put rows into it")
+            raise DataError(f"split '{split}' of {place} is empty: remove it, or add rows")
     if kind == "image":
         _check_images(place, whole, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
@@ -210,7 +210,7 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Fou
     if folder := _folder_below(dataset, reading.data_dir, entry):
         return _in_folder(folder, replace(reading, by_file=False))
     if reading.by_file:
-        raise DataError(f"partition 'files': {dataset} is of the hub: give a folder of your own, such as ./wards")
+        raise DataError(f"partition 'files': {dataset} is from the hub: give your own folder, such as ./wards")
     return _whole(dataset, _from_hub(dataset))
 
 
@@ -329,7 +329,7 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
             splits[split].append(("", Frame(pa.table(columns), classes, frozenset(["image"]), row=row)))
     if whose and not reading.by_file:
         named = listing.shown([Path(listing.folder, one) for one in whose])
-        notes += (f"images of {called} in {named} are put together: partition=files has a client for each",)
+        notes += (f"images of {called} in {named} are combined: partition=files gives each its own client",)
     return _Found(called, splits, notes, (*whose,) if reading.by_file else ())
 
 
@@ -339,9 +339,7 @@ def _classes_of(called: str, by_split: Mapping[str, Sequence[Path]], owners: Map
     if len(train) == 1:
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     if left := sorted(name for own in others for name in own - train):
-        raise DataError(
-            f"{called} has no training image of class {left[0]!r}: put some into it, or take the class away"
-        )
+        raise DataError(f"{called} has no training image of class {left[0]!r}: add some, or remove the class")
     if {split_called(name)[0] for name in train} >= {"train", "test"}:
         return (f"{called}: 'train' and 'test' are taken as classes; splits have a folder a class in them",)
     pairs = {(path.parent.name, owner) for path, owner in owners.items()}

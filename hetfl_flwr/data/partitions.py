@@ -191,14 +191,14 @@ def _dirichlet(labels: IntArray, clients: int, chance: Chance, alpha: float) -> 
         parts = [np.concatenate(of_client) for of_client in zip(*shares, strict=True)]
         if min(map(len, parts)) >= _MIN_SAMPLES:
             return parts
-    raise _Impossible(f"not one of {_TRIES} draws left each client {_MIN_SAMPLES}: use fewer clients or a higher ALPHA")
+    raise _Impossible(f"none of {_TRIES} draws gave each client {_MIN_SAMPLES}: use fewer clients or a higher ALPHA")
 
 
 def _classes_of(labels: IntArray, wanted: float) -> IntArray:
     """Return the classes that are there, as many as are wanted or more."""
     present = np.unique(labels)
     if wanted > len(present):
-        raise _Impossible(f"they have {len(present)} classes: ask for no more")
+        raise _Impossible(f"they have {len(present)} classes: use no more")
     return present
 
 

@@ -66,7 +66,7 @@ def pivoted(
     if len(twice):
         row = frame.where(int(order[twice[0] : twice[0] + 2].max()))
         raise DataError(
-            f"row {row} of {place} has a second {channel or value} of its {series} at one {time}: leave one out"
+            f"row {row} of {place} has a second {channel or value} of its {series} at the same {time}: leave one out"
         )
     moments = np.unique(keys[::2], axis=1)[0].astype(np.int64)
     wanted = np.repeat(np.bincount(moments, minlength=len(firsts)), len(names))

@@ -56,7 +56,7 @@ def check_lacking(
         way_out = ", or name it in ignore-columns" * bool({*names} & {*ignorable})
         way_out += ", or hide sheets that hold other things" * file.startswith("sheet ")
         way_out += "; rows without labels are for hetfl predict" * (label in names)
-        raise DataError(f"{file} has no {columns_called(names)}, which {other} has: add what lacks{way_out}")
+        raise DataError(f"{file} has no {columns_called(names)}, which {other} has: add the missing ones{way_out}")
 
 
 def _inputs(
@@ -94,7 +94,7 @@ def _column(
     if not wanted:
         lead = f"has {len(declared)} columns of {what}" if declared else f"does not say which column holds the {what}"
     elif key == "label-column" and len(several) > 1 and {*several} <= {*names}:
-        lead = f"has {len(several)} columns {wanted!r}, and only single-label classification is learnt here"
+        lead = f"has {len(several)} columns {wanted!r}, and only single-label classification is supported"
     else:
         lead = f"has no column '{wanted}'"
     hint = f"did you mean '{near[0]}'? Set" if near else "set"

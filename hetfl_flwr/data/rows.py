@@ -47,7 +47,7 @@ def read_file(path: Path, reading: Reading, called: str = "") -> list[tuple[str,
     several = len(found) > 1
     named = [_named(f"sheet {title!r} of {called}" if several else called, frame) for title, frame in found]
     for place in [frame.files[0] for frame in named if not len(frame)] if named else [called]:
-        raise DataError(f"{place} holds no rows: put some into it, or take it away")
+        raise DataError(f"{place} holds no rows: add some, or remove it")
     return [(title if several else "", frame) for (title, _), frame in zip(found, named, strict=True)]
 
 
@@ -129,7 +129,7 @@ def _json(path: Path, encoding: str = "") -> pa.Table:
         rows = [{name: cells.get(key) for name, cells in rows.items()} for key in keys]
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"'{path}' is no list of rows, each an object of columns and values")
+        raise DataError(f"'{path}' is not a list of rows, each an object of columns and values")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _array([row.get(name) for row in rows]) for name in names})
 

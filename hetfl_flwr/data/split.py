@@ -62,7 +62,7 @@ class Split:
             )
         if self.pooled and self.features != "all":
             raise ConfigError(
-                f"pooled = true and features = {self.features}: rows of different columns cannot be put together; "
+                f"pooled = true and features = {self.features}: rows of different columns cannot be combined; "
                 "set features to all"
             )
 

@@ -179,9 +179,9 @@ def _copies(source: Source, inputs: FloatArray, labels: IntArray) -> list[str]:
     if source.is_catalogued or len(labels) < MIN_COPIES:
         return []
     empty = np.isnan(inputs)
-    for found, what in ((inputs, "its values alone tell"), (empty, "where it has a value alone tells")):
+    for found, what in ((inputs, "its values tell"), (empty, "whether it has a value tells")):
         if (found is inputs or empty.any()) and _tell(found, labels):
-            why = "if it is the label once more, or known only after it, name it in ignore-columns"
+            why = "if it repeats the label, or is known only after it, name it in ignore-columns"
             return [f"{what} the classes of all training rows: {why}"]
     return []
 

@@ -177,7 +177,7 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
             sample = file.read(100_000)
         codec = encoding or _unicode(sample)
         if encoding and _is_code_page(encoding) and _has_utf8(path):
-            return "utf-8-sig", (f"its letters are UTF-8, and read as that, not as encoding = {encoding}",)
+            return "utf-8-sig", (f"it is UTF-8, and read as that, not as encoding = {encoding}",)
         with TextIOWrapper(opened(path), codec, newline="") as text:
             while text.read(_SAMPLE):
                 pass
@@ -354,7 +354,7 @@ def _header(
     row below them has a number, and no word above numbers, as NumPy has it.
     """
     if not any(any(row) for row in rows):
-        raise DataError(f"{called} is empty: put rows into it, or take it away")
+        raise DataError(f"{called} is empty: add rows, or remove it")
     if told < 0:
         return remarks - 1, [str(number) for number in range(1, dialect.width + 1)]
     if told:
@@ -478,8 +478,8 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
                 continue
             if sorted(alike) == turned and len(of_header) > 1:
                 raise DataError(
-                    f"row {number} of {called} names its columns once more, in another order: another table begins "
-                    "there; put it into a file of its own"
+                    f"row {number} of {called} repeats its columns in another order: another table begins "
+                    "there; put it into its own file"
                 )
         if len(row) != width:
             if len(row) > width:

@@ -466,7 +466,7 @@ class TestSheets:
         else:
             arrays = own(path)
             assert (arrays.train_rows, len(arrays.labels)) == (sizes[0], 40)
-            assert noted(arrays, "put together") == (len(sizes) == 1)
+            assert noted(arrays, "combined") == (len(sizes) == 1)
 
 
 class TestFolders:
