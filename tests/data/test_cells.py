@@ -452,7 +452,7 @@ CODED = [-999 if row % 8 == 0 else row % 13 for row in NUMBERS]
         ([row / 7 for row in NUMBERS], ["its values tell the classes"], False),  # all different, as measured
         ([f"ward {row % 8}" for row in NUMBERS], ["its values tell the classes"], False),
         # filled for one class alone
-        ([f"{row}.5" if label == "v" else "" for row, label in enumerate(LABELS)], ["where it has a value"], True),
+        ([f"{row}.5" if label == "v" else "" for row, label in enumerate(LABELS)], ["whether it has a value"], True),
         ([f"{row}.5" if row > 3 or label == "v" else "" for row, label in enumerate(LABELS)], ["where it has"], False),
     ],
 )
