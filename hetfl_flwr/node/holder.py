@@ -1,7 +1,7 @@
-"""A client, from message to message: its state is restored, it trains or evaluates, and its state is saved.
+"""Clients between messages: restore the state, train or evaluate, save the state.
 
-A client may be built for each message, or stay in memory. One that stays gives the same bits: before each message it is
-reset to its attributes just after building, with the saved state.
+A client is built for each message, or stays in memory. Both give the same bits: before each message, a client that
+stays is reset to its attributes as built, with the saved state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,10 +43,10 @@ BEST = "best."
 """Prefix of the best model's tensors and metrics."""
 
 WITH_BEST, DOWNLOAD = "best+", "download"
-"""Prefix of what the best model was measured with: other networks, and the server's download."""
+"""Prefixes of what the best model was measured with: other networks, and the server's download."""
 
 MEASURED = "measured."
-"""Prefix, in a state folder, of the download that the client was evaluated with last."""
+"""Prefix, in a state folder, of the download of the last evaluation."""
 
 ASIDE = (BEST, WITH_BEST, MEASURED)
 """Prefixes of what a client keeps in addition to its state of the last round."""
@@ -56,30 +56,24 @@ LEARNS, TRAINS = attrgetter("requires_grad"), attrgetter("training")
 
 
 class Optimizers:
-    """A client's optimizers, with the moments that were saved after the last round.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Defines the optimizer, and whether moments of replaced weights are reset.
-    """
+    """A client's optimizers, with the moments saved after the last round."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._saved: Mapping[str, Tensor] = {}
-        self._spare: dict[str, torch.optim.Optimizer] = {}  # they are as they were saved
+        self._spare: dict[str, torch.optim.Optimizer] = {}  # unchanged since they were saved
         self._handed: dict[str, torch.optim.Optimizer] = {}
         self._replaced: list[nn.Parameter] = []
         self._ended: tuple[list[str], list[object], dict[str, Tensor]] = [], [], {}
 
     def begin(self, saved: Mapping[str, Tensor], *, same: bool) -> None:
-        """Begin a message with the saved state. `same`: it is the one that `end` was called for last."""
+        """Begin a message with the saved state. `same`: it is the one that `end` was last called for."""
         self._saved, self._handed, self._replaced = saved, {}, []
         if not same:
             self._spare = {}
 
     def end(self) -> dict[str, Tensor]:
-        """Return the tensors to save of the optimizers used since `begin`: the same dict for the same tensors."""
+        """Return the tensors to save of the optimizers used since `begin`; the same dict as last time if none has changed."""
         self._drop_moments()
         self._spare = self._handed
         names, states = list(self._handed), [one.state for one in self._handed.values()]
@@ -106,7 +100,7 @@ class Optimizers:
         return self._hand(name, optimizer)
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Load the moments of the last round into an optimizer; its moments of this round are saved."""
+        """Load the moments of the last round into an optimizer, whose moments will be saved after this round."""
         load_optimizer(optimizer, under(f"{name}.", self._saved))
         return self._hand(name, optimizer)
 
@@ -129,25 +123,25 @@ class Optimizers:
 
 
 class Holder:
-    """Restores a client's state, lets it answer a message, and saves its state.
+    """Restores a client's state, has it handle a message, and saves its state.
 
     Parameters
     ----------
     client : KnowledgeClient
         The client.
     stays : bool
-        Whether it answers more than one message.
+        Whether it handles more than one message.
 
     Attributes
     ----------
     nbytes : int
         The bytes of its networks; 0 if it does not stay.
     pool : object
-        The public samples at the time of building: the client's declarations may depend on them.
+        The public samples when it was built: the client's declarations may depend on them.
     half : bool
-        Whether arrays travel in half precision.
+        Whether arrays are sent in half precision.
     uploads_as_learnt : bool
-        Whether uploads leave the node unchanged: neither clipped nor noised nor in half precision.
+        Whether uploads leave the node unchanged: not clipped, without noise, in full precision.
     """
 
     def __init__(self, client: "KnowledgeClient", *, stays: bool = False) -> None:
@@ -159,7 +153,7 @@ class Holder:
         self._built = _Built(client) if stays else None
         self.nbytes = self._built.nbytes if self._built else 0
         self._saved = ClientState()
-        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # what is saved, while it stays the same
+        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # the tensors to save, as long as they are the same
         self._untouched = False  # since the state was saved
 
     @cached_property
@@ -178,7 +172,7 @@ class Holder:
         return interned(self.client.assess_spec())
 
     def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for a round with a checked download; return the upload, as it travels, and metrics."""
+        """Train for a round with a checked download; return the upload as it is sent, and the metrics."""
         if not self._costs:
             upload, metrics = self.learn(_own(download), round)
         else:
@@ -188,7 +182,7 @@ class Holder:
         return upload if self.uploads_as_learnt else self._released(upload, download, round), metrics
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Let the client train for a round with copies of the arrays; return its checked upload, and metrics."""
+        """Train for a round, without copying the download; return the checked upload, not yet clipped, and the metrics."""
         client, node = self.client, self.node
         self.restore()
         with seeded(node.config.seed, node.client_id, round, "train"):
@@ -198,8 +192,8 @@ class Holder:
                 upload, metrics = client.learn(download, round)
         if node.config.class_weights != "none" and "class_weights" not in vars(node):
             raise ConfigError(
-                f"class-weights = {node.config.class_weights}, but the algorithm '{node.config.algorithm}' computes no "
-                "node.data_loss, which weighs classes: set it to none"
+                f"class-weights = {node.config.class_weights}, but the algorithm '{node.config.algorithm}' does not use "
+                "node.data_loss, which weights the classes: set it to none"
             )
         self.up.check_named(upload, self._name)
         if client.keeps_state:
@@ -209,19 +203,9 @@ class Holder:
         return upload, metrics
 
     def measure(self, download: Arrays, round: int | None) -> Metrics:
-        """Evaluate with a checked download.
+        """Evaluate with a checked download; return the metrics, with ``loss`` and ``num-examples``.
 
-        Parameters
-        ----------
-        download : mapping of str to array
-            The arrays that the server has sent.
-        round : int or None
-            The round. None: the last round in which the client has trained.
-
-        Returns
-        -------
-        dict
-            Metrics, with ``loss`` and ``num-examples``.
+        Without a `round`, it is the last one in which the client trained.
         """
         client, node = self.client, self.node
         self.restore()
@@ -240,16 +224,10 @@ class Holder:
         return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}
 
     def predictor(self, download: Arrays) -> nn.Module:
-        """Restore the client's state and evaluate with a download; return the model that is measured.
+        """Restore the client's state, evaluate with a download, and return the model that is measured.
 
-        With ``keep-best`` it is the best model, which the client then has.
-
-        Raises
-        ------
-        PayloadError
-            The client expects something else.
-        StateError
-            What it keeps is another run's, or does not fit it.
+        With ``keep-best``, it is the best model, and the client then has that model's weights. Raises PayloadError if the
+        client expects another download, and StateError if its saved state does not fit.
         """
         client = self.client
         self.restore()
@@ -266,9 +244,9 @@ class Holder:
             return client.predictor().eval()
 
     def restore(self) -> None:
-        """Restore the state that was saved after the last round; if there is none, the client's initial state.
+        """Restore the state saved after the last round, or the client's initial state if there is none.
 
-        Until the next save it counts as changed.
+        The client's networks count as changed until the next save.
         """
         client, saved = self.client, self.node.read_state()
         same = saved is not None and saved is self._saved
@@ -283,13 +261,7 @@ class Holder:
                 self._load(name, module, under(f"{name}.", saved.tensors))
 
     def _load(self, name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        """Load the saved tensors of a network, if there are any.
-
-        Raises
-        ------
-        StateError
-            They belong to a network with other weights.
-        """
+        """Load a network's saved tensors, if there are any; raise StateError if they have other names or shapes."""
         if not tensors:
             return
         has = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
@@ -298,13 +270,13 @@ class Holder:
             odd = min(key for key in has | kept if has.get(key) != kept.get(key))
             found, expected = (shapes.get(odd, "not there") for shapes in (kept, has))
             raise StateError(
-                f"{self.node}: its saved state is of another {name} than it has now: '{odd}' is {found}, expected "
-                f"{expected}; has its code changed, or an option?"
+                f"{self.node}: its saved state does not fit its {name}: '{odd}' is {found}, expected {expected}; "
+                "has its code changed, or an option?"
             )
         module.load_state_dict(tensors)
 
     def save(self, round: int) -> None:
-        """Save what survives the message, with the best model so far and the download of the last evaluation."""
+        """Save the client's state, with the best model so far and the download of the last evaluation."""
         moments, kept = self.client._optimizers.end(), self._saved.tensors
         live = self._live if self._live and self._live[0] is kept and self._live[1] is moments else None
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
@@ -325,7 +297,7 @@ class Holder:
         return [one for one in every if constant_buffers(one)]
 
     def _write(self, state: ClientState) -> None:
-        """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
+        """Save the state; keep the one of the server's last checkpoint until the next checkpoint, for ``resume``."""
         every = self._checkpoint_every
         checkpoint = (state.round - 1) // every * every if every else -1
         if 0 < self._saved.round <= checkpoint < state.round:
@@ -333,7 +305,7 @@ class Holder:
         self._saved = self.node.write_state(state) or state
 
     def _keep_measured(self, download: Arrays, predictor: nn.Module) -> None:
-        """In a state folder, save the download of an evaluation, and a digest of the measured model."""
+        """Save, in a state folder, the download of an evaluation and a digest of the measured model."""
         saved = self._saved
         others = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(MEASURED)}
         sent = {f"{MEASURED}{name}": torch.from_numpy(array) for name, array in download.items()}
@@ -341,7 +313,7 @@ class Holder:
         self._write(ClientState({**others, **sent}, {**saved.numbers, **numbers}, saved.round))
 
     def _best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
-        """Return the validation metrics of the best model so far, and keep the current model if it is the best."""
+        """Return the metrics of the best model so far, and keep the current model if it is the best."""
         node, saved = self.node, self._saved
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
         before = {key.removeprefix(BEST): n for key, n in saved.numbers.items() if key.startswith(BEST)}
@@ -358,7 +330,7 @@ class Holder:
         return metrics
 
     def _released(self, learnt: Arrays, download: Arrays, round: int) -> Arrays:
-        """Return an upload clipped, noised and in half precision, as the run config says."""
+        """Clip an upload, add noise and convert it to half precision, as the run config says."""
         node, config = self.node, self.node.config
         if config.clipping_norm:
             learnt = private_upload(learnt, self.up, download, self.down, config, node.client_id, round)
@@ -369,7 +341,7 @@ class Holder:
 
 
 class _Built:
-    """A client as built: its attributes, and its networks' weights and modes."""
+    """A client as built: its attributes, and the weights and modes of its networks."""
 
     def __init__(self, client: "KnowledgeClient") -> None:
         client.node.model.train()
@@ -387,7 +359,7 @@ class _Built:
         self.nbytes = sum(one.nbytes for one in tensors.values())
 
     def put_back(self, client: "KnowledgeClient") -> None:
-        """Reset a client, except for the weights that a saved state holds."""
+        """Reset a client, except for weights that a saved state replaces."""
         vars(client).clear()
         vars(client).update(self._attributes)
         client.numbers = dict(self._numbers)
@@ -406,7 +378,7 @@ class _Built:
 
 
 def renewed_tensors(module: nn.Module) -> list[Tensor]:
-    """Return the tensors that a download replaces where it replaces a whole network."""
+    """Return the tensors that a download replaces if it replaces a whole network."""
     constant = constant_buffers(module)
     return [one for name, one in module.state_dict(keep_vars=True).items() if name not in constant]
 
@@ -419,26 +391,17 @@ def _copied(tensors: list[Tensor]) -> _Copies | None:
 
 
 def holder_of(context: Context, before: str = "") -> Holder:
-    """Return the client of a Context, from the cache of the Context or of the process if it is there.
+    """Return the client of a Context, cached in the Context or the process, or newly built.
 
-    Parameters
-    ----------
-    context : Context
-        The node's.
-    before : str
-        The run that this one resumes, if any: its state folder records the chosen model.
-
-    Raises
-    ------
-    HetflError
-        What is wrong with the config, the data or the model, in one line.
+    `before` is the run that this one resumes, if any: its state folder records the chosen model. Raises HetflError if the
+    config, the data or the model is wrong.
     """
     kept = kept_of(context)
     holder = kept.holder
     if holder is None or holder.pool is not holder.node.public_samples.current:
         node = Node.from_context(context, before)
         ours = network_of(node.model_name) in ZOO and node.config.algorithm in names()
-        stays = kept.stays and ours  # a user's own may keep what no state holds
+        stays = kept.stays and ours  # a user's class may have attributes that no state holds
         holder = Holder(build_client(node.config, node), stays=stays)
         kept.holder = holder if stays else None
     if torch.get_num_threads() != holder.node.config.threads:
@@ -447,27 +410,24 @@ def holder_of(context: Context, before: str = "") -> Holder:
 
 
 def forget(context: Context) -> None:
-    """Drop a client, so that the next message builds it from its saved state, as after an error."""
+    """Drop a client, so that the next message builds it again from its saved state, such as after an error."""
     kept_of(context).holder = None
 
 
 def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
-    """Return the state dicts of the networks that survive between rounds, under the networks' names.
+    """Return the state dicts of the networks that a client keeps between rounds, prefixed with the networks' names.
 
-    Raises
-    ------
-    ConfigError
-        A network's name is reserved.
+    Raises ConfigError if a network's name is reserved.
     """
     modules = client.modules()
     others = [*ASIDE, INPUTS, *(f"{name}." for name in client._optimizers.names)]
     if taken := [name for name in modules if f"{name}.".startswith(tuple(others))]:
-        raise ConfigError(f"{client.node}: modules() has a network {taken[0]!r}: take another name, this one is taken")
+        raise ConfigError(f"{client.node}: modules() has a network {taken[0]!r}, a reserved name: choose another")
     return {f"{name}.{key}": tensor for name, module in modules.items() for key, tensor in module.state_dict().items()}
 
 
 def digest_of(model: nn.Module) -> int:
-    """Return a digest of a module's weights and buffers, of 48 bits."""
+    """Return a 48-bit digest of a module's weights and buffers."""
     digest = blake2b(digest_size=6)
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -476,29 +436,23 @@ def digest_of(model: nn.Module) -> int:
 
 
 def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
-    """Return an algorithm's ``self.numbers``, NumPy's as Python's.
-
-    Raises
-    ------
-    StateError
-        A value is not a number, or a key is not a text.
-    """
+    """Return an algorithm's ``self.numbers`` as Python numbers; raise StateError for other values and for other keys than str."""
     found = dict[str, int | float]()
     for name, value in numbers.items():
         plain = value.item() if isinstance(value, np.generic) else value
         if not (isinstance(name, str) and isinstance(plain, int | float)):
-            raise StateError(f"{where}: self.numbers has {brief(value)} under {brief(name)}: keep numbers, by names")
+            raise StateError(f"{where}: self.numbers has {brief(value)} under {brief(name)}: expected numbers under names")
         found[name] = plain
     return found
 
 
 def _own(download: Arrays) -> Arrays:
-    """Return copies, since other clients are sent the same arrays."""
+    """Copy the arrays of a download, which other clients receive as well."""
     return {name: array.copy() for name, array in download.items()}
 
 
 def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
-    """Measure the assessed model on the validation samples and, where the data has domains, on all of them."""
+    """Evaluate a model on the validation samples and, if the data has domains, on the other domains."""
     data = node.data
     metrics: Metrics = {}
     if len(data.validation):
@@ -516,6 +470,6 @@ def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
 
 
 def _pooled(model: nn.Module, several: Iterable[Samples]) -> float:
-    """Return a model's accuracy over several sets of samples together."""
+    """Return a model's accuracy over several sets of samples taken together."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
