@@ -73,7 +73,7 @@ class Optimizers:
             self._spare = {}
 
     def end(self) -> dict[str, Tensor]:
-        """Return the tensors to save of the optimizers used since `begin`; the same dict as last time if none has changed."""
+        """Return the tensors to save of the optimizers used since `begin`; the last dict again if none has changed."""
         self._drop_moments()
         self._spare = self._handed
         names, states = list(self._handed), [one.state for one in self._handed.values()]
@@ -153,7 +153,7 @@ class Holder:
         self._built = _Built(client) if stays else None
         self.nbytes = self._built.nbytes if self._built else 0
         self._saved = ClientState()
-        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # the tensors to save, as long as they are the same
+        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # the tensors to save, while unchanged
         self._untouched = False  # since the state was saved
 
     @cached_property
@@ -182,7 +182,7 @@ class Holder:
         return upload if self.uploads_as_learnt else self._released(upload, download, round), metrics
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for a round, without copying the download; return the checked upload, not yet clipped, and the metrics."""
+        """Train for a round, without copying the download; return the checked upload, not clipped, and the metrics."""
         client, node = self.client, self.node
         self.restore()
         with seeded(node.config.seed, node.client_id, round, "train"):
@@ -192,8 +192,8 @@ class Holder:
                 upload, metrics = client.learn(download, round)
         if node.config.class_weights != "none" and "class_weights" not in vars(node):
             raise ConfigError(
-                f"class-weights = {node.config.class_weights}, but the algorithm '{node.config.algorithm}' does not use "
-                "node.data_loss, which weights the classes: set it to none"
+                f"class-weights = {node.config.class_weights}, but the algorithm '{node.config.algorithm}' does not "
+                "use node.data_loss, which weights the classes: set it to none"
             )
         self.up.check_named(upload, self._name)
         if client.keeps_state:
@@ -226,8 +226,8 @@ class Holder:
     def predictor(self, download: Arrays) -> nn.Module:
         """Restore the client's state, evaluate with a download, and return the model that is measured.
 
-        With ``keep-best``, it is the best model, and the client then has that model's weights. Raises PayloadError if the
-        client expects another download, and StateError if its saved state does not fit.
+        With ``keep-best``, it is the best model, and the client then has that model's weights. Raises PayloadError if
+        the client expects another download, and StateError if its saved state does not fit.
         """
         client = self.client
         self.restore()
@@ -393,8 +393,8 @@ def _copied(tensors: list[Tensor]) -> _Copies | None:
 def holder_of(context: Context, before: str = "") -> Holder:
     """Return the client of a Context, cached in the Context or the process, or newly built.
 
-    `before` is the run that this one resumes, if any: its state folder records the chosen model. Raises HetflError if the
-    config, the data or the model is wrong.
+    `before` is the run that this one resumes, if any: its state folder records the chosen model. Raises HetflError if
+    the config, the data or the model is wrong.
     """
     kept = kept_of(context)
     holder = kept.holder
@@ -436,12 +436,12 @@ def digest_of(model: nn.Module) -> int:
 
 
 def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
-    """Return an algorithm's ``self.numbers`` as Python numbers; raise StateError for other values and for other keys than str."""
+    """Return an algorithm's ``self.numbers`` as Python numbers; raise StateError for other values or keys."""
     found = dict[str, int | float]()
     for name, value in numbers.items():
         plain = value.item() if isinstance(value, np.generic) else value
         if not (isinstance(name, str) and isinstance(plain, int | float)):
-            raise StateError(f"{where}: self.numbers has {brief(value)} under {brief(name)}: expected numbers under names")
+            raise StateError(f"{where}: self.numbers has {brief(value)} at {brief(name)}: expected numbers by name")
         found[name] = plain
     return found
 
