@@ -168,8 +168,8 @@ def unknown(kind: str, name: str, valid: Iterable[str], listed: str = "") -> str
     """
     names = sorted(valid)
     near = get_close_matches(name, names, n=1)
-    hint = f" did you mean '{near[0]}'?" if near else ""
-    return f"unknown {kind} '{name}':{hint} " + (f"`{listed}` shows all" if listed else f"Known: {', '.join(names)}")
+    hint = f": did you mean '{near[0]}'?" if near else ":" if listed else "."
+    return f"unknown {kind} '{name}'{hint} " + (f"`{listed}` shows all" if listed else f"Known: {', '.join(names)}")
 
 
 INTERRUPTED = "interrupted; finished work is kept"

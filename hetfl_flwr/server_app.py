@@ -73,8 +73,8 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
         terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
         log(INFO, "\t├── privacy: %s, one a round; %s", *terms)
     if results.engine != "local":
-        going_on = resume_command(results.folder, results.engine, config.algorithm)
-        log(INFO, "\t├── if it is stopped (for more rounds, change rounds in the file): %s", going_on)
+        command = resume_command(results.folder, results.engine, config.algorithm)
+        log(INFO, "\t├── to run longer, raise rounds in the file; if the run stops, continue it with: %s", command)
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, *callbacks]

@@ -122,7 +122,7 @@ class RunFolder(RoundCallback):
 
     def _begin(self) -> None:
         if self._holds_run():
-            going_on = f"go on with it by {option('--resume', 'resume=True')}, or"
+            going_on = f"continue it with {option('--resume', 'resume=True')}, or"
             if not any((self.folder / CHECKPOINTS).glob("round-*")):
                 reached = (self.folder / SUMMARY_FILE).exists()
                 going_on = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"

@@ -170,12 +170,12 @@ class ClientRecord(TypedDict):
 
 
 def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
-    """Return the command with which a run continues; of a deployment first what its ``NAME`` stands for."""
+    """Return the command with which a run continues; ``NAME`` is the SuperLink's in Flower's config.toml."""
     if engine == "local":
         return f"hetfl run {algorithm} --out {quote(str(folder))} --resume"
     file = quote(str(folder / RESUME_FILE))
     if engine == "deployment":
-        return f"(NAME: the SuperLink's in Flower's config.toml) flwr run . NAME --stream --run-config {file}"
+        return f"flwr run . NAME --stream --run-config {file}"
     return f"flwr run . --run-config {file}"
 
 

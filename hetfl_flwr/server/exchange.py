@@ -405,7 +405,7 @@ class Exchange(ABC):
         members = {member.client_id: member for member in self.roster}
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
-            line = f"{members[client_id]}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
+            line = f"{members[client_id]}: {why}: left out (outlier-factor = {self.config.outlier_factor:g})"
             result.fail(members[client_id], kind, line)
 
     def expected(self, sent: Request) -> Expected:

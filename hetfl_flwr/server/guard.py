@@ -104,7 +104,7 @@ class Guard:
     Fewer than half of the clients in m leave it among the honest sizes, whatever they send. So no size is taken that is
     above 120 times the largest honest one, or four times the factor where that is more, or `Size.usual`; up to there
     they can stretch the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the
-    factor times the smallest: then honest uploads are set aside. An array that fewer than `MIN_KNOWN` clients have at
+    factor times the smallest: then honest uploads are left out. An array that fewer than `MIN_KNOWN` clients have at
     all is not compared.
 
     Parameters
@@ -115,7 +115,7 @@ class Guard:
     Attributes
     ----------
     newest : dict
-        The sizes of each client's newest upload that was not set aside, by client, the last ones last. Part of a
+        The sizes of each client's newest accepted upload, by client, the most recent last. Part of a
         checkpoint: see `counts`.
 
     Examples

@@ -88,7 +88,7 @@ def compare(
             print_tables(gains_table(found))
             typer.echo("\n" + "\n".join(in_words(found)) + "\n")
         if doubtful:
-            typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
+            typer.echo("\n".join(("Warnings:", *(f"  {line}" for line in doubtful))) + "\n")
         for line in files:
             typer.echo(line)
     for line in damage:

@@ -287,7 +287,8 @@ def _described(device: str) -> str:
     import torch
 
     if device == "cpu":
-        return f"processor, {torch.get_num_threads()} threads of {os.cpu_count()} processors"
+        threads = torch.get_num_threads()
+        return f"processor, {threads} thread{'s' * (threads > 1)} of {os.cpu_count()} processors"
     if device == "mps":
         return f"Apple GPU (MPS), {byte_size(torch.mps.recommended_max_memory())} at most"
     has, (free, _) = torch.cuda.get_device_properties(device), torch.cuda.mem_get_info(device)
@@ -367,7 +368,7 @@ def check_name(node: Node) -> str:
     fix = "correct the name in --superlink, or add it to the DNS"
     with fault_of(f"{node.host} has no address", fix, UnicodeError):
         rows = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
-    return f"{node.host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in rows))}"
+    return f"{node.host} resolves to {', '.join(dict.fromkeys(str(row[4][0]) for row in rows))}"
 
 
 def check_port(node: Node) -> str:

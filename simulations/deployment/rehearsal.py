@@ -57,7 +57,7 @@ def rehearsal(
     config = config.with_values({"node-keys": str(keys.list)})
     write_digits([folder / f"node-{number}" / "data" for number in range(nodes)])
     say(f"folder      {folder}")
-    say(f"keys        keys: a private CA, a server certificate, {nodes} node keys")
+    say(f"keys        in keys/: a private CA, a server certificate, {nodes} node keys")
     with _interruptible(), flower(folder / "flower", keys) as federation:
         federation.keep = "" if plain else "fork"
         federation.variables["HF_DATASETS_CACHE"] = str(folder / "cache")

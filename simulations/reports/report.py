@@ -23,7 +23,7 @@ from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
-from simulations.reports.doubts import doubts
+from simulations.reports.doubts import doubts, too_short
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
@@ -83,7 +83,7 @@ def report_page(runs: Sequence[Run]) -> str:
         unequal=unequal_terms(groups),
         answer=_answer(runs),
         comparison=compare_table(runs) if several else None,
-        doubts=doubts(runs) if several else [],
+        doubts=[*too_short(runs), *doubts(runs)] if several else [],
         pictures=_pictures([run for run in runs if not curve(run).empty], titles),
         parts=[_part(run, titles[run.folder]) for run in runs],
         splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],

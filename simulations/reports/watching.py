@@ -114,7 +114,8 @@ class RunState:
         file = (folder / RESUME_FILE).exists()
         engine = self.run.summary["engine"] if file else "local"
         command = resume_command(folder, engine, str(self.run.config["algorithm"]))
-        return "for more rounds, change rounds in the file; " * file + f"to continue: {command}"
+        named = "NAME is the SuperLink's in Flower's config.toml; " * (engine == "deployment")
+        return "to run longer, raise rounds in the file; " * file + f"{named}to continue: {command}"
 
     def _clients(self) -> list[Row]:
         rows: dict[int, Row] = {}

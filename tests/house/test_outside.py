@@ -116,7 +116,7 @@ def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows, 
     """Not even where PYTHONPATH or ``python -m`` has put it first."""
     done = hetfl_installed(shadows, path, module=module)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("hetfl: unknown algorithm 'nothing': Known: agg, chfl, ")
+    assert done.stderr.startswith("hetfl: unknown algorithm 'nothing'. Known: agg, chfl, ")
 
 
 @pytest.mark.parametrize("module", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -76,10 +76,10 @@ class Course:
     def draw(self, axes: Axes, x: pd.Series[float]) -> None:
         """Draw the line over its rounds or costs."""
         every = max(1, x.size // 8)
-        look = {"color": self.colour, "marker": self.marker, "markersize": 5, "markevery": every, "linewidth": 1.6}
-        axes.plot(x, self.points.value, label=self.label, **look)
+        marks: Any = {"marker": self.marker, "markersize": 5, "markevery": (self.look % every, every)}
+        axes.plot(x, self.points.value, label=self.label, color=self.colour, linewidth=1.6, **marks)
         if "low" in self.points:
-            axes.fill_between(x, self.points.low, self.points.high, color=self.colour, alpha=0.2, linewidth=0)
+            axes.fill_between(x, self.points.low, self.points.high, color=self.colour, alpha=0.12, linewidth=0)
 
 
 def run_figure(run: Run) -> Figure:

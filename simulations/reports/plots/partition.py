@@ -42,7 +42,7 @@ def split_figure(split: Split) -> Figure:
                 axes.text(label, row, f"{count:,.0f}", ha="center", va="center", fontsize="x-small", color=shade)
     else:
         figure.colorbar(cells, ax=axes, shrink=0.5, ticks=MaxNLocator(8, integer=True))
-    axes.set_xlabel("training rows of each class")
+    axes.set_xlabel("class (numbers: training rows)")
     if len(classes) > MAX_TICKS or classes == [*map(str, range(len(classes)))]:
         axes.xaxis.set_major_locator(MaxNLocator(20, integer=True, min_n_ticks=1))
     else:
@@ -57,6 +57,7 @@ def split_figure(split: Split) -> Figure:
     axes.tick_params(length=0, labelsize="x-small")
     axes.spines[:].set_visible(False)
     most, fewest = shares.training.idxmax(), shares.training.idxmin()
-    counted = f"Client {most} has most training rows, {shares.training[most]:,}, client {fewest} fewest, "
+    high, low = shares.training[most], shares.training[fewest]
+    counted = f"Client {most} has the most training rows ({high:,}), client {fewest} the fewest ({low:,})"
     about = f"{split.title}: {split.rows:,} rows, {split.unused:,} unused"
-    return headed(figure, about, f"{counted}{shares.training[fewest]:,}" if len(shares) > 1 else "")
+    return headed(figure, about, counted if high > low else f"Each client has {high:,} training rows")

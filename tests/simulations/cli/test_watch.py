@@ -164,7 +164,7 @@ def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds
     monkeypatch.setattr("hetfl_flwr.server_app.engine_of", lambda grid: "simulation")
     folder = run_federation(make_config(clients=2, rounds=2, checkpoint_every=1))
     command = f"flwr run . --run-config {folder}/resume.toml"
-    assert [line for line in caplog.messages if "if it is stopped" in line and line.endswith(command)]
+    assert [line for line in caplog.messages if "if the run stops" in line and line.endswith(command)]
     cut(folder, 1)
     said = watch(folder)[1]
     program, *arguments = shlex.split(said.partition("to continue: ")[2].splitlines()[0])
@@ -172,7 +172,7 @@ def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds
     [file] = arguments[3:]
     text = (folder / "resume.toml").read_text()
     assert "\nrounds = 2\n" in text
-    assert "change rounds in the file" in said
+    assert "raise rounds in the file" in said
     (folder / "resume.toml").write_text(text.replace("\nrounds = 2\n", "\nrounds = 4\n"))
     again = RunConfig.from_flat(parse_config_args([file]))
     assert (again.resume, again.rounds, again.output_dir) == (True, 4, str(folder))
