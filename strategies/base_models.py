@@ -55,7 +55,7 @@ class ModelsStrategy(KnowledgeStrategy):
                 self.models |= models_by_name(Roster(new), self.config)
 
     def joining(self, roster: Roster) -> list[Member]:
-        """Return the clients that were not left out at the beginning; none before that."""
+        """Return the clients that take part in training; none before the first round."""
         return [member for member in roster if self.models and member.node not in self._barred]
 
     def part(self, model: SplitModel) -> PayloadSpec:

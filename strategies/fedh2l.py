@@ -134,7 +134,7 @@ class FedH2L(KnowledgeStrategy):
         return SampleLimits(member.train, max_drawn(config, member.train + self.roster.public_rows_of_others(member)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Keep the signals of this round; those of the one before are done with."""
+        """Replace the previous round's signals with this round's."""
         return {f"{name}.{upload.client_id:06d}": array for upload in uploads for name, array in upload.arrays.items()}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:

@@ -44,7 +44,7 @@ def global_mentee(mentee: PayloadSpec) -> PayloadSpec:
 
 
 class FedKD(KnowledgeStrategy):
-    """Averages what clients' mentees have learnt, small models that all clients train beside their mentors.
+    """Averages what clients' mentees have learnt, small models that all clients train together with their mentors.
 
     Section "Methods", dynamic gradient approximation: of each matrix of an update (m, n) the K leading singular values
     travel, as few as hold a share T of the sum of all squares; the server multiplies, takes the mean, each client

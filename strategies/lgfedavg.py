@@ -10,7 +10,7 @@ from hetfl_flwr import Roster, WeightStrategy, check_size, seeded
 
 
 class LGFedAvg(WeightStrategy):
-    """Averages the weights of the clients' heads by their numbers of training samples. Bodies stay at home.
+    """Averages the weights of the clients' heads by their numbers of training samples. Bodies stay on the clients.
 
     Clients agree on the classes and on the embedding width D alone. With ``width = 0`` in the run config that is 64,
     and a body of another width gets a projection to it.
@@ -54,7 +54,7 @@ class LGFedAvg(WeightStrategy):
 
 
 class LGFedAvgBody(WeightStrategy):
-    """Averages the weights of the clients' bodies by their numbers of training samples. Heads stay at home.
+    """Averages the weights of the clients' bodies by numbers of training samples. Heads stay on the clients.
 
     The other way round: the authors' scripts share the convolutions of their network for CIFAR-10, and keep its linear
     layers. Head and body are trained together; in turn, it is FedRep.

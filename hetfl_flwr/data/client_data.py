@@ -14,7 +14,7 @@ from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.spec import DataSpec, inputs_in_words
 
 ROWS_AT_ONCE = 4096
-"""Rows of which a digest is made at a time."""
+"""Number of rows that are hashed at a time."""
 
 
 def digested(*parts: object) -> str:

@@ -226,7 +226,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
 def holdings(split: Split) -> list[Holding]:
     """Return how many samples each client of a split has, before any rows are pooled; no rows are read.
 
-    Raises as `load_client_data`, but that a client may have nothing to train on.
+    Raises the same errors as `load_client_data`, except that a client may have no training samples.
     """
     shares, held = _Shares(split), dict[int, Holding]()
     for own in shares.with_clients():

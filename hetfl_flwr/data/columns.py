@@ -509,7 +509,7 @@ def _category(name: str, cells: pa.ChunkedArray, most: int = MAX_VALUES) -> tupl
 
 
 def _ranked(value: object) -> tuple[float, str]:
-    """Return a value as text, and before it its size: numbers come first; 1 and 1.0 are one beside missing ones."""
+    """Return a value as text, and before it its size: numbers come first; 1 and 1.0 are equal."""
     text = re.sub(r"^(-?(?:0|[1-9]\d*))\.0*$", r"\1", str(value))
     return (float(text) if re.fullmatch(_PLAIN, text) and text.lower() != "nan" else np.inf, text)
 

@@ -110,7 +110,7 @@ class DataSet:
 
     @property
     def kind(self) -> Kind:
-        """What an input is, as far as the catalogue, a folder here or the named columns say."""
+        """The kind of input, by the catalogue, a local folder or the columns that the config names."""
         if self.entry:
             return self.entry.spec.kind
         with suppress(DataError):  # a server need not have what its clients have

@@ -160,7 +160,7 @@ def advice_on(path: Path) -> str:
 
 
 def own_place(dataset: str) -> Path:
-    """Return the file of rows, or the folder, that a data set's name is."""
+    """Return the file or folder that a data set's name refers to."""
     path = Path(dataset)
     place = path.resolve() if path.exists() else path
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):

@@ -38,7 +38,7 @@ _SINGLE = "only single-label classification is supported"
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of a data set, and of which each row is.
+    """The classes of a data set, and the class of each row.
 
     Parameters
     ----------

@@ -204,7 +204,7 @@ def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> No
 
 
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Found:
-    """Return the splits of a data set, of which the catalogue may know where it lies."""
+    """Return the splits of a data set; the catalogue may know its location."""
     if is_folder(dataset):
         return _own(dataset, reading)
     if folder := _folder_below(dataset, reading.data_dir, entry):
@@ -458,7 +458,7 @@ def _gone(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
 
 
 def missing_among(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return which cells (N,) are empty, or one of the words and numbers for what is unknown."""
+    """Return a mask (N,) of the cells that are empty or hold a word or number for a missing value."""
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
         cells = pc.utf8_trim_whitespace(found.cast(TEXT)) if is_text(found.type) else found

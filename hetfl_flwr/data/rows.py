@@ -1,4 +1,4 @@
-"""Files of rows read whole, and put together: their columns are matched by name, and text stays text."""
+"""Reads files of rows whole and concatenates them: columns are matched by name, and text stays text."""
 
 import json
 from collections import Counter

@@ -101,7 +101,7 @@ class Arrays(Memo):
         return torch.tensor(kinds).repeat_interleave(torch.tensor(self.groups))
 
     def __repr__(self) -> str:
-        """Return how many rows of what they are, and none of them."""
+        """Return the number and kind of rows, without any values."""
         names = [name if name == str(number) else f"{number} ({name})" for number, name in enumerate(self.class_names)]
         return f"Arrays({len(self.labels)} rows: {inputs_in_words(self.spec)}; classes {', '.join(names)})"
 
@@ -177,7 +177,7 @@ class Samples:
     rows: Tensor
 
     def __repr__(self) -> str:
-        """Return how many they are, of what, and of which classes; no row."""
+        """Return the kind and number of samples of each class, without any values."""
         return f"{type(self).__name__}({inputs_in_words(self.arrays.spec)}: {self.counts})"
 
     def __len__(self) -> int:

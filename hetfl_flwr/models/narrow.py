@@ -52,7 +52,7 @@ def network_of(name: str) -> str:
 
 
 def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
-    """Return a model whose layers have part of their channels; what it takes and its classes stay as they are.
+    """Return a model with part of the channels in each layer; its inputs and classes are unchanged.
 
     Each weight is of the leading part of the wide model's in each dimension: with all other weights 0, the wide model
     computes the same, as long as its channels keep their order from layer to layer, as in a chain or a ResNet.

@@ -266,7 +266,7 @@ def summary_of(rounds: Sequence[Round], clients: Iterable[ClientRecord], /, **kn
 
 
 def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /, **known: Any) -> ClientRecord:
-    """Return a `ClientRecord` of what rounds tell, and of what else is known; other entries are None.
+    """Return a `ClientRecord` of the rounds and of other known values; all other entries are None.
 
     Parameters
     ----------
@@ -458,5 +458,5 @@ def check_no_run_file(path: Path) -> Path:
             own = [name for name in RUN_FILES if (folder / name).exists()]
             holds_run = ROUNDS_FILE in own or CHECKPOINTS in own or (CONFIG_FILE in own and len(own) > 1)
             if holds_run and place.relative_to(folder).parts[0] in RUN_FILES:
-                raise RunFolderError(f"{path} belongs to the run in {folder}: give another file or folder")
+                raise RunFolderError(f"{path} belongs to the run in {folder}: choose another file or folder")
     return path

@@ -58,7 +58,7 @@ class Checkpoints(RoundCallback):
             self._next = perf_counter() + (perf_counter() - began) / SHARE
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Write a checkpoint if the user has stopped the run, with no round half done."""
+        """Write a checkpoint if the user has stopped the run between two rounds."""
         if isinstance(error, Interrupted):
             self._write()
 

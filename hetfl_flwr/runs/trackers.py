@@ -345,7 +345,7 @@ def check_trackers(config: RunConfig) -> None:
 
 
 def start_trackers(config: RunConfig, folder: Path, members: Iterable[Member] = ()) -> Guarded:
-    """Start the trackers of a run of these clients. One that fails is left out from there on; the run is not.
+    """Start the trackers of a run of these clients. A tracker that fails is dropped; the run continues.
 
     Raises
     ------

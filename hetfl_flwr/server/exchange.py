@@ -258,7 +258,7 @@ class Outcome:
     """The sizes of the uploads, for the guard."""
 
     def ordered(self) -> "Outcome":
-        """Return it with everything in the order of the clients, in whatever order replies came."""
+        """Return the outcome sorted by client, in whatever order replies came."""
         by = attrgetter("client_id")
         return Outcome(sorted(self.replies, key=by), sorted(self.failures, key=by), dict(sorted(self.traffic.items())))
 
@@ -315,7 +315,7 @@ class Exchange(ABC):
         self._measured: dict[int, float] = {}
 
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Request]:
-        """Send each of some clients arrays; none of them is busy."""
+        """Send arrays to clients, none of which may be busy."""
         if kind == MessageType.TRAIN:
             self.uploads.asked([member.client_id for member, _ in downloads])
         travelling: dict[int, Arrays] = {}

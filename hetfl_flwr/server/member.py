@@ -217,7 +217,7 @@ def _wrong(error: ValidationError) -> str:
     field = str(first["loc"][0])
     if first["type"] == "missing":
         return _STRANGE
-    return f"{field} is no valid {field} of a client: {first['msg'].removeprefix('Value error, ').lower()}"
+    return f"{field} is not a valid {field} of a client: {first['msg'].removeprefix('Value error, ').lower()}"
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ class PayloadSpec:
         """Raise `PayloadError` unless types, dtypes and shapes are as declared."""
         for spec, array in zip(self.arrays, arrays.values(), strict=True):
             if not isinstance(array, np.ndarray):
-                raise PayloadError(f"{where}: array '{spec.name}' is no array but {type(array).__name__}")
+                raise PayloadError(f"{where}: array '{spec.name}' is not an array but {type(array).__name__}")
             spec.check_form(array.dtype, array.shape, where)
         known: dict[str, tuple[str, int]] = {}
         for spec, axis, letter in self._dims:  # sizes of one letter are equal

@@ -209,7 +209,7 @@ def check_python(node: Node) -> str:
     required = metadata(PROJECT)["Requires-Python"]
     text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if not SpecifierSet(required).contains(platform.python_version(), prereleases=True):
-        raise Fault(f"{text}, required is {required}", f"make the virtual environment with a Python {required}")
+        raise Fault(f"{text}; {required} is required", f"make the virtual environment with a Python {required}")
     return text
 
 
@@ -221,7 +221,7 @@ def check_packages(node: Node) -> str:
         each: has for each, has in found.items() if has == MISSING or not each.specifier.contains(has, prereleases=True)
     }
     if lacking:
-        said = (f"{each.name} is {has}, required is {each.specifier or 'any'}" for each, has in lacking.items())
+        said = (f"{each.name} is {has}; {each.specifier or 'any'} is required" for each, has in lacking.items())
         names = " ".join(f"'{each.name}{each.specifier}'" for each in lacking)
         raise Fault(f"{here}; {'; '.join(said)}", f"{sys.executable} -m pip install {names}")
     return here
@@ -488,7 +488,7 @@ def versions(described: bytes, here: str, required: SpecifierSet) -> str:
     text = f"Flower {served} on the server, {here} here"
     if not required.contains(served, prereleases=True):
         fix = f"on the server: pip install 'flwr{required}', and restart the SuperLink"
-        raise Fault(f"{text}; required is {required}", fix)
+        raise Fault(f"{text}; {required} is required", fix)
     if served != here:
         raise Fault(text, f"here: pip install flwr=={served}", State.WARNING)
     return text

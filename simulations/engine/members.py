@@ -51,7 +51,7 @@ def members_of(
 
 
 def _held(config: RunConfig, clients: int) -> Sequence[Holding]:
-    """Return the numbers of each client's samples; empty if clients differ in more than these."""
+    """Return each client's sample counts; empty if clients also differ in other ways."""
     if config.state_dir or config.models == FIT or config.features != "all" or config.pooled:
         return ()
     if config.algorithm not in names():

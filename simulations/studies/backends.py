@@ -127,7 +127,7 @@ def _connected(address: str) -> Iterator[Any]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (RuntimeError, ValueError, OverflowError, OSError) as error:
         raise HetflError(
-            f"no Ray cluster at {address!r} that this machine could use: {_first_line(error)}; begin one by "
+            f"no Ray cluster at {address!r} that this machine could use: {_first_line(error)}; start one with "
             "`ray start --head`, and name another one in RAY_ADDRESS"
         ) from None
     try:

@@ -67,7 +67,7 @@ def explain(figure: Figure, what: str) -> None:
     marks = {
         "one client, mean over seeds": Line2D([], [], marker="o", linestyle="", color=COLOURS[5], alpha=0.6),
         "mean over clients, 95 % interval over seeds": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[0]),
-        "the same below 0": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[1]),
+        "mean below 0": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[1]),
         "mean that may be 0, or of one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
     }
     legend_below(figure, [*marks.values()], [*marks], what)

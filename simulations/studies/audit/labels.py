@@ -127,7 +127,7 @@ UPLOAD_READERS = {
     "as sent": UploadReader(sent_shares, "sends no counts", "counts or marks of classes", "nothing"),
     "bias of the head": UploadReader(
         bias_shares,
-        "no bias of a head goes both ways",
+        "the bias of the head is not exchanged in both directions",
         "the change of the head's bias",
         "what the client was sent",
         " (Wainakh et al. 2022)",

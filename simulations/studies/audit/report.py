@@ -174,21 +174,21 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
 
     if audit.findings:
         yield table_of(
-            f"what is read from {run}",
+            f"Attacks on {run}",
             {
                 "attack": attrgetter("attack"),
                 "reads": attrgetter("reads"),
                 "measure": attrgetter("measure"),
                 "figure": lambda one: shown(one.figure),
-                "another's": lambda one: shown(one.without),
+                "other client": lambda one: shown(one.without),
                 "chance": lambda one: shown(one.chance),
                 "best": lambda one: shown(one.best),
             },
             audit.findings,
             words={"attack", "reads", "measure"},
             notes=[
-                "figure: over clients. another's: the same with another client's upload in its place. chance: an "
-                "attacker who reads nothing; for pictures the mean of its samples, for labels the better of their "
+                "figure: over clients. other client: the same with another client's upload. chance: an attacker who "
+                "reads nothing; for pictures the mean of its samples, for labels the better of their "
                 "histogram and even shares. best: the truth or, for membership, the client's whole model. An AUC, TPR "
                 "or PSNR above chance, or an error below it, is a leak. -: undefined, for example because clients have "
                 "all classes.",
@@ -197,7 +197,7 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
         )
     if audit.estimates:
         yield table_of(
-            f"what {run} says by itself",
+            f"What {run} says by itself",
             {"client": lambda one: str(one.client), "labels": attrgetter("attack"), "classes, most first": classes},
             audit.estimates,
             words={"labels", "classes, most first"},
