@@ -296,7 +296,7 @@ class RunConfig(BaseModel):
     """Folder with local copies in the hub's layout. Empty: bundled data or the hub."""
 
     image_column: PerNode[str] = ""
-    """Image column of a hub id (a list: or one each). Empty: the only one."""
+    """Image column of a data set (a list: or one each). Empty: the only one."""
 
     text_column: PerNode[str] = ""
     """Text column to learn from (a list: or one each). Empty: the catalogue's, or none."""
@@ -305,7 +305,7 @@ class RunConfig(BaseModel):
     """Column of time series, lists of numbers (a list: or one each). Empty: the only column of lists."""
 
     label_column: PerNode[str] = ""
-    """Label column of a hub id (a list: or one each). Empty: the only one."""
+    """Label column of a data set (a list: or one each). Empty: the only one."""
 
     domain_column: PerNode[str] = ""
     """Column with the domain of each sample (a list: or one each). Empty: the catalogue's, or none."""
@@ -624,15 +624,15 @@ class RunConfig(BaseModel):
     clients have sent is then as private as that folder is."""
 
     track: Annotated[str, _each_of("tracker", TRACKERS)] = ""
-    """Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma list. Each needs an extra:
-    pip install "hetfl[tensorboard]"."""
+    """Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma-separated list. Each needs
+    an extra: pip install "hetfl[tensorboard]"."""
 
     costs: Annotated[str, _each_of("cost", COSTS)] = ""
     """What each client measures of a round of training, as it can: time, memory, flops, energy, or a comma-separated
     list. Counting flops takes time."""
 
     callbacks: Annotated[str, AfterValidator(_check_callbacks)] = ""
-    """Classes of your own that the server tells of each round: package.module:Class, or a comma list. See
+    """Classes of your own that the server tells of each round: package.module:Class, or a comma-separated list. See
     RoundCallback."""
 
     state_dir: PerNode[PathText] = ""

@@ -362,12 +362,12 @@ def _kind_of(
     column = _recognised(name, cells, wanted)
     if column is None:
         return _words(name, cells, called)
-    said = f"numbers, read as {column.notation} is written"
+    said = f"numbers in the notation {column.notation}"
     if column.kind == "date":
         said = f"dates, {column.notation}, read as {'parts of a day' if column.is_clock else 'days since 1970'}"
     elif column.unit:
         said = f"numbers with {column.unit!r}, read as {column.notation} without it"
-    return column, () if said.endswith(f"{PLAIN} is written") else (said,)
+    return column, () if said.endswith(f"notation {PLAIN}") else (said,)
 
 
 def _are_whole(numbers: FloatArray) -> bool:
@@ -448,7 +448,7 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
         raise _Refused(f"holds {twins}", "write both alike, or name it in categorical-columns if they are two")
     if mostly:
         notes += (
-            f"{others.sum()} of {len(texts)} values ({called(others)}) are no numbers: taken as a category; "
+            f"{others.sum()} of {len(texts)} values ({called(others)}) are not numbers: taken as a category; "
             "numeric-columns takes these as missing, and numbers else",
         )
     elif different > MAX_CODES and 2 * (measured := sum(map(_is_measured, texts.to_pylist()))) >= len(texts):

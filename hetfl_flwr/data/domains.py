@@ -290,7 +290,7 @@ def overview(dataset: str, reading: Reading) -> Overview:
     """
     found, *others = data_sets(dataset, reading)
     if others:
-        raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
+        raise DataError(f"dataset {dataset!r} names {len(others) + 1} data sets: inspect one at a time")
     return found.overview
 
 

@@ -222,10 +222,10 @@ class FileStore(StateStore):
 
     def keep(self) -> None:
         """Give the file a second name, in one step; a copy where the disk knows no second names."""
-        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # swept by the next `write`
+        # swept by the next `write`, which must not write through it: it is the state itself
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}.kept")
         try:
             try:
-                unfinished.unlink(missing_ok=True)
                 unfinished.hardlink_to(self._path)
                 unfinished.replace(self._kept)
             except OSError:

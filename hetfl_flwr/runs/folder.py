@@ -127,6 +127,8 @@ class RunFolder(RoundCallback):
                 reached = (self.folder / SUMMARY_FILE).exists()
                 going_on = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"
             raise RunFolderError(f"{self.folder} already holds a run: {going_on} name another folder")
+        if below := [path.parent for depth in ("*", "*/*") for path in self.folder.glob(f"{depth}/{CONFIG_FILE}")]:
+            raise RunFolderError(f"{self.folder} holds runs in folders, such as {min(below)}: name another folder")
         with self.writing():
             self._write_settings()
             (self.folder / UPLOADS_FILE).unlink(missing_ok=True)

@@ -189,11 +189,11 @@ def names(found: Mapping[Kind, Sequence[Row]]) -> Table:
     """Return the names of everything as a table of one row a kind."""
     named = {kind: ", ".join(str(row.get("name", row.get("key"))) for row in rows) for kind, rows in found.items()}
     return table_of(
-        "What there is",
+        "Available",
         {"kind": str, "names": named.__getitem__},
         list(found),
         words={"names"},
-        notes=["`hetfl list KIND` says what each is, `hetfl list algorithms` what leaves a client."],
+        notes=["`hetfl list KIND` describes them; `hetfl list algorithms` shows what each client sends."],
     )
 
 
@@ -226,6 +226,8 @@ def _cell(name: str, fact: Any) -> str:
     if isinstance(fact, dict):
         return "\n".join(f"{key} = {value}" for key, value in fact.items())
     if isinstance(fact, list):
+        if name == "shape" and 0 in fact[1:]:
+            return "many sizes"
         return (" x " if name == "shape" else "\n").join(map(str, fact)) or NOTHING
     if isinstance(fact, int | float) and not isinstance(fact, bool):
         return f"{fact:,}" if isinstance(fact, int) else f"{fact:,.2f}"

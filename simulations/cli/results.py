@@ -122,7 +122,7 @@ def watch(
     are listed as fit on one screen; `--once` to a file or a pipe lists all.
 
     It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
-    file or a pipe, and as JSON, it writes a line each time that a round has ended. Exit status 1 where the run was
+    file or a pipe, and as JSON, it writes a line whenever rounds have ended. Exit status 1 where the run was
     stopped before its last round; the last line says how it goes on.
 
     Example: hetfl watch runs/fedhe

@@ -127,7 +127,7 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
             f"{column.notation}: write them in one notation"
         )
     if other:
-        warn(f"'{path}': column '{name}': {column.kind}s, read as {other} is written")
+        warn(f"'{path}': column '{name}': {column.kind}s, read in the notation {other}")
     stored = inputs.reshape(len(cells), -1)
     infinite = np.flatnonzero((np.abs(stored) > np.finfo(np.float32).max).any(axis=1))
     if len(infinite):

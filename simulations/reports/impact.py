@@ -129,7 +129,7 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
     notes = [
         f"Points{of} over {baseline}, by client and seed: the mean; the share of clients that lose more than "
         f"{points(HARM)}; the mean of the tenth of the clients (at least one) with the smallest gains.",
-        f"Payload and costs of training: all clients of a run together; memory: the largest. {BYTES_NOTE}",
+        f"Payload and costs are totals of a run; memory is the maximum. {BYTES_NOTE}",
     ]
     return table_of("Methods by gain", columns, [one.to_json() for one in found], words={"method"}, notes=notes)
 

@@ -30,7 +30,7 @@ EPSILON_NOTE = (
 )
 MAX_FAILURES, MAX_CLASSES = 10, 5
 UNEQUAL_KEYS = (
-    *("partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
+    *("rounds", "partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
     "learning-rate",
 )
 
@@ -48,7 +48,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
         values = (group.runs[0].config.get(key) for group in groups)
         found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
     differences = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
-    return f"Not on equal terms: these runs differ in {', '.join(differences)}." if differences else None
+    return f"Not directly comparable: these runs differ in {', '.join(differences)}." if differences else None
 
 
 def summary_table(run: Run) -> Table:

@@ -247,7 +247,7 @@ def run_all(
                 bar.update(sum(done.values()), label=f"{len(left) + len(running)} runs")
     except KeyboardInterrupt:
         again = option(shlex.join(["hetfl", *sys.argv[1:]]), "the same call")
-        have = f"{sum(job.finished for job in wanted)} of {len(wanted)} runs are finished and kept"
+        have = f"{sum(job.finished for job in wanted)} of {len(wanted)} runs are finished"
         raise Interrupted(f"stopped, {have}; to continue: {again}") from None
     for reason, count in Counter(failed.values()).items():
         if count > 1:

@@ -53,10 +53,13 @@ def _ending(best: MethodImpact) -> str:
     baseline = BASELINES[best.baseline]
     if best.impact.gain.mean <= 0:
         return f"No method gains over {baseline} on average"
-    gain, harmed = f"{100 * best.impact.gain.mean:.1f} points", f"{100 * best.impact.harmed:.0f} % of them"
+    gain, those = (
+        f"{100 * best.impact.gain.mean:.1f} points",
+        "of them" if len(best.runs) == 1 else "of clients and seeds",
+    )
     if not best.impact.shown:
         return f"No method gains significantly over {baseline}; {best.label} is highest, by {gain} on average"
-    losing = harmed if best.impact.harmed else "none"
+    losing = f"{100 * best.impact.harmed:.0f} % {those}" if best.impact.harmed else "none"
     return f"With {best.label}, clients gain {gain} over {baseline} on average, and {losing} lose more than a point"
 
 
@@ -68,7 +71,7 @@ def explain(figure: Figure, what: str) -> None:
         "one client, mean over seeds": Line2D([], [], marker="o", linestyle="", color=COLOURS[5], alpha=0.6),
         "mean over clients, 95 % interval over seeds": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[0]),
         "mean below 0": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[1]),
-        "mean that may be 0, or of one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
+        "not significant, or one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
     }
     legend_below(figure, [*marks.values()], [*marks], what)
 

@@ -50,7 +50,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         f"**Less than in the paper:** {less}" if less else "",
         recipe.note.strip(),
         CHOSEN.get(recipe.chosen, ""),
-        f"**Found:** {recipe.found.strip()}" if recipe.found else "",
+        f"**Found:** {recipe.found.strip()}" if recipe.found and any(one.ours for one in found) else "",
         *tables,
         f"{legend}. {counted(found)}",
         *more,
@@ -193,7 +193,7 @@ def figure(value: float, unit: str) -> str:
 def counted(found: Sequence[Outcome]) -> str:
     """Return the number of seeds, and how many of the paper's figures our intervals hold or are far off."""
     numbers = sorted({len(one.ours) for one in found} - {0})
-    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))}."
+    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]]))) or 'none'}."
     judged = [one for one in found if one.within is not None]
     if not judged:
         return seeds

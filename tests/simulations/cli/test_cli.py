@@ -232,3 +232,16 @@ def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):
     config = tomllib.loads((here / "own" / "config.toml").read_text())
     assert (config["seed"], config["rounds"]) == (5, 1)
     assert config["fedhe"] == find("fedhe").defaults | {"alpha": 0.25}
+
+
+def test_a_folder_holds_one_run_or_several_and_not_both(hetfl, tmp_path):
+    """Else a comparison of the folder would show the one and pass over the others."""
+    small = ["--clients", "2", "--rounds", "1", "--set", "models=mlp", "--set", "local-batches=1"]
+    assert hetfl("run", "local", *small, "--out", tmp_path / "s" / "one").status == 0
+    over, into = (
+        hetfl("run", "local", *small, "--out", tmp_path / "s"),
+        hetfl("run", "local", *small, "--sweep", "seed=0:2", "--out", tmp_path / "s" / "one"),
+    )
+    assert (over.status, into.status) == (2, 2)
+    assert f"holds runs in folders, such as {tmp_path}/s/one" in over.err
+    assert f"{tmp_path}/s/one holds a run" in into.err

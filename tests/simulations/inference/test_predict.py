@@ -171,11 +171,11 @@ class TestTables:
     @pytest.mark.parametrize(
         ("usual", "other", "said"),
         [
-            ('30,"1.200,5",1/2/2024', '30,"1,200.5",1/2/2024', "'cost': numbers, read as 1,234.5 is written"),
-            ('30,"17,99",1/2/2024', "30,17.99,1/2/2024", "'cost': numbers, read as 1234.5 is written"),
-            ('30,"0,125",1/2/2024', "30,0.125,1/2/2024", "'cost': numbers, read as 1234.5 is written"),
-            ('30.5,"2,5",1/2/2024', '"30,5","2,5",1/2/2024', "'age': numbers, read as 1.234,5 is written"),
-            ('30,"2,5",13/2/2024', '30,"2,5",2/13/2024', "'seen': dates, read as month/day/year is written"),
+            ('30,"1.200,5",1/2/2024', '30,"1,200.5",1/2/2024', "'cost': numbers, read in the notation 1,234.5"),
+            ('30,"17,99",1/2/2024', "30,17.99,1/2/2024", "'cost': numbers, read in the notation 1234.5"),
+            ('30,"0,125",1/2/2024', "30,0.125,1/2/2024", "'cost': numbers, read in the notation 1234.5"),
+            ('30.5,"2,5",1/2/2024', '"30,5","2,5",1/2/2024', "'age': numbers, read in the notation 1.234,5"),
+            ('30,"2,5",13/2/2024', '30,"2,5",2/13/2024', "'seen': dates, read in the notation month/day/year"),
         ],
     )
     def test_a_column_in_another_notation_is_read_and_said(self, table, home, capsys, usual, other, said):

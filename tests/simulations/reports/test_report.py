@@ -115,7 +115,7 @@ def test_seeds_are_grouped(tmp_path):
     assert str(table.title) == "dataset digits, clients 2, rounds 3, seed 0, 1"
     assert (row["accuracy %"], row["± seeds %"], row["best round by test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
     assert (row["payload"], row["payload to reach 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
-    assert "Not on equal terms" not in str(table.caption)
+    assert "Not directly comparable" not in str(table.caption)
 
 
 def test_compare_figure_over_rounds_and_bytes(tmp_path):
