@@ -195,6 +195,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _note_longer(finished: Sequence[Job], console: Console) -> None:
+    """Say that finished runs have more rounds than requested."""
+    longer = [job for job in finished if job.done > job.rounds]
+    if longer:
+        first, several = longer[0], f" and {len(longer) - 1} more" * (len(longer) > 1)
+        text = f"{first.name}{several}: finished with {first.done} rounds, more than the {first.rounds} requested"
+        console.print(text, markup=False)
+
+
 def run_all(
     wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
 ) -> dict[Path, str]:
@@ -219,6 +228,7 @@ def run_all(
         After Ctrl-C, when the current runs have ended their rounds; says how to go on.
     """
     left = deque(job for job in wanted if not job.finished)
+    _note_longer([job for job in wanted if job not in left], console)
     if not left:
         return {}
     failed, said = dict[Path, str](), set[str]()

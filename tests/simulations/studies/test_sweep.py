@@ -86,6 +86,13 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
 
 
+def test_finished_runs_with_more_rounds_than_requested_are_named(tmp_path, run_small, capsys):
+    folder = run_small(tmp_path / "fedhe.alpha=0", rounds=2, fedhe={"alpha": 0}).folder
+    shown = Console(width=200)
+    assert run_sweep(SMALL | {"rounds": 1}, {"fedhe.alpha": [0]}, tmp_path, LocalBackend(1), shown) == ([folder], {})
+    assert "finished with 2 rounds, more than the 1 requested" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("base", "grid", "said"),
     [
