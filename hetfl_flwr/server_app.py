@@ -108,7 +108,7 @@ def _check_processes(number: int, played: RoundResult, results: RunFolder) -> No
     if results.engine == "simulation" and any("ray.exceptions.Actor" in failure.reason for failure in failures):
         raise FederationError(
             f"round {number}: a process of Ray has died, or its machine was lost, and Flower starts no other: with a "
-            "state-dir, go on from the last checkpoint: "
+            "state-dir, continue from the last checkpoint: "
             + resume_command(results.folder, results.engine, results.config.algorithm)
         )
 

@@ -305,8 +305,8 @@ class Listing:
             left = [path for path in self.rows if path not in {*here}]
             note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
             return {"train": here}, (note,) * bool(left)
-        told = {path: _told((*self._folders(path), path.name.split(".")[0])) for path in self.rows}
-        splits = self._splits(told)
+        named_splits = {path: _split_of_names((*self._folders(path), path.name.split(".")[0])) for path in self.rows}
+        splits = self._splits(named_splits)
         parts = [path for path in self.rows if not _SHARD.search(path.name)]
         if splits.keys() != {"train"} or len(parts) < 2:
             return splits, ()
@@ -331,8 +331,8 @@ class Listing:
                 f"'{self.folder}' holds '{self.shown([deep])}'{beside}: put each image into a folder CLASS, "
                 "OWNER/CLASS or SPLIT/CLASS, all alike"
             )
-        told = {path: _told(inner if labelled else inner[:-1]) for path, inner in folders.items()}
-        splits = {"train": [*self.images]} if by_file else self._splits(told)
+        named_splits = {path: _split_of_names(inner if labelled else inner[:-1]) for path, inner in folders.items()}
+        splits = {"train": [*self.images]} if by_file else self._splits(named_splits)
         owners = {path: inner[0] for path, inner in folders.items()} if depths == {2} else {}
         several = len({*owners.values()}) > 1 and splits.keys() == {"train"}
         return splits, owners if by_file or several else {}
@@ -359,15 +359,15 @@ class Listing:
     def _folders(self, path: Path) -> tuple[str, ...]:
         return path.relative_to(self.folder).parts[:-1]
 
-    def _splits(self, told: Mapping[Path, tuple[str, str]]) -> dict[str, list[Path]]:
+    def _splits(self, named_splits: Mapping[Path, tuple[str, str]]) -> dict[str, list[Path]]:
         """Return files by split, in the order of the splits: one if not all names say a split, and what is before."""
-        said = {split: [path for path, (own, _) in told.items() if own == split] for split in (*SPLITS, "")}
-        others, train = said.pop(""), said["train"]
-        exact = [path for path, (split, before) in told.items() if split and not before]
-        alike = {"", *(told[path][1] for path in train)}
-        alone = [path for split in SPLITS[1:] for path in said[split] if told[path][1] not in alike]
-        if (others or alone) and (exact or (train and said["test"])):
-            one = (exact or said["test"])[0]
+        by_split = {split: [path for path, (own, _) in named_splits.items() if own == split] for split in (*SPLITS, "")}
+        others, train = by_split.pop(""), by_split["train"]
+        exact = [path for path, (split, before) in named_splits.items() if split and not before]
+        alike = {"", *(named_splits[path][1] for path in train)}
+        alone = [path for split in SPLITS[1:] for path in by_split[split] if named_splits[path][1] not in alike]
+        if (others or alone) and (exact or (train and by_split["test"])):
+            one = (exact or by_split["test"])[0]
             other = next(path for path in (*others, *alone, *train) if path != one)
             raise DataError(
                 f"'{self.folder}' holds '{self.shown([one])}' beside '{self.shown([other])}', and nothing says whether "
@@ -375,17 +375,17 @@ class Listing:
                 "into another folder"
             )
         if others or not (train or exact):
-            return {"train": [*told]}
-        return {split: paths for split, paths in said.items() if paths}
+            return {"train": [*named_splits]}
+        return {split: paths for split, paths in by_split.items() if paths}
 
 
-def _told(names: Sequence[str]) -> tuple[str, str]:
-    """Return the split that the last of some names says that says one, and what stands before it."""
+def _split_of_names(names: Sequence[str]) -> tuple[str, str]:
+    """Return the split in the last name that has one, and the text before it."""
     return next((found for found in map(split_called, reversed(names)) if found[0]), ("", ""))
 
 
 def split_called(name: str) -> tuple[str, str]:
-    """Return the split that a name says, and what stands before it; nothing where it says none.
+    """Return the split that a name ends in, and the text before it; empty if there is none.
 
     Examples
     --------

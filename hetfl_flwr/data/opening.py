@@ -305,9 +305,11 @@ def given_in_python(folder: Path) -> dict[str, tuple[str, str]]:
 
 def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     """Return images in one folder a class, with what files called metadata say of them, and whose they are."""
-    told, notes = listing.described({file: read_file(file, reading)[0][1].table.to_pylist() for file in listing.rows})
-    said = dict.fromkeys(name for row in told.values() for name in row if name != "file_name")
-    labelled = (reading.label_column or "label") in said
+    described, notes = listing.described(
+        {file: read_file(file, reading)[0][1].table.to_pylist() for file in listing.rows}
+    )
+    keys = dict.fromkeys(name for row in described.values() for name in row if name != "file_name")
+    labelled = (reading.label_column or "label") in keys
     by_split, owners = listing.images_by_split(reading.by_file, labelled)
     names = sorted({path.parent.name for path in listing.images})
     check_spelling(f"folders of classes of {called}", names, "call both alike")
@@ -320,9 +322,12 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
         parts = [[path for path in paths if owners[path] == owner] for owner in whose] if reading.by_file else [paths]
         splits[split] = []
         for part in parts:
-            rows = [told.get(path, {}) for path in part]
-            columns = {"image": [*map(str, part)], **{name: [row.get(name) for row in rows] for name in said}}
-            classes = {} if "label" in said else {"label": (*names,)}
+            rows = [described.get(path, {}) for path in part]
+            columns = {
+                "image": [*map(str, part)],
+                **{name: [row.get(name) for row in rows] for name in keys},
+            }
+            classes = {} if "label" in keys else {"label": (*names,)}
             for name in classes:
                 columns[name] = [names.index(path.parent.name) for path in part]
             row = np.array([numbers[path] for path in part])

@@ -345,7 +345,7 @@ def _table(
 
 
 def _header(
-    called: str, rows: Sequence[Sequence[str]], dialect: Dialect, remarks: int, told: int
+    called: str, rows: Sequence[Sequence[str]], dialect: Dialect, remarks: int, header_row: int
 ) -> tuple[int, list[str]]:
     """Return the place of the header and its names, one a column.
 
@@ -355,15 +355,15 @@ def _header(
     """
     if not any(any(row) for row in rows):
         raise DataError(f"{called} is empty: add rows, or remove it")
-    if told < 0:
+    if header_row < 0:
         return remarks - 1, [str(number) for number in range(1, dialect.width + 1)]
-    if told:
-        names = _called(rows[told - 1]) if told <= len(rows) else []
+    if header_row:
+        names = _called(rows[header_row - 1]) if header_row <= len(rows) else []
         names += [""] * (dialect.width - len(names)) * bool(names)
         if len(names) != dialect.width:
             cells = f"{len(names)} cells, not {dialect.width}"
-            raise DataError(f"{called}: its row {told} has {cells}: set header-row to another")
-        return told - 1, names
+            raise DataError(f"{called}: its row {header_row} has {cells}: set header-row to another")
+        return header_row - 1, names
     below = [row for row in rows[remarks:] if any(row)]
     if remarks and len(rows[remarks - 1]) == dialect.width and any(_numbers(below[0])) and not _heads_numbers(below):
         return remarks - 1, _called(rows[remarks - 1])

@@ -118,18 +118,18 @@ def resumed_state(node: Node, before: str = "", round: int = 0) -> ClientState |
 
 
 def _has_other_data(node: Node, state: ClientState) -> bool:
-    """Return whether a client's data have changed since it saved a state, where that is allowed.
+    """Return whether a client's data have changed since it saved a state, if that is allowed.
 
-    A node on a machine of its own logs a warning and goes on: its data may have grown, and its operator may not be the
-    one who could accept the loss.
+    A deployed node logs a warning and continues: its data may have grown, and its operator may not be the one who can
+    accept the loss.
     """
     different = unlike(state.inputs["data"], node.data.digest) if state.inputs else ""
     if not different:
         return False
-    what = f"{node}: its {different} are not those of before"
+    what = f"{node}: its {different} have changed since its state was saved"
     if simulated() and not node.config.accept_loss:
-        raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
-    log(WARNING, "%s, and it goes on with them", what)
+        raise StateError(f"{what}, so results would differ: restore them, or set accept-loss = true")
+    log(WARNING, "%s; it continues with them", what)
     return True
 
 
@@ -138,9 +138,9 @@ def _intact(node: Node, read: Callable[[], bytes | None], stamp: Stamp, where: s
         blob = read()
         return None if blob is None else decode(blob, stamp, f"{node}: {where}")
     except DamagedError as error:
-        means = f"{error}: it would go on from an older state or its initial weights"
+        means = f"{error}: the client would continue from an older state or its initial weights"
         if not node.config.accept_loss:
-            raise DamagedError(f"{means}, which accept-loss = true allows") from error
+            raise DamagedError(f"{means}; set accept-loss = true to allow that") from error
         log(WARNING, "%s, and this was accepted", means)
         return None
 

@@ -110,7 +110,7 @@ class Resumption(NamedTuple):
         at, ledger, grid = self.checkpoint.at, results.ledger, federation.grid
         if isinstance(grid, KeepsClients):
             if "engine" not in at["under_way"]:
-                raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
+                raise RunFolderError(f"{results.folder} is of a run in another engine: continue it in that engine")
             grid.load_clients(self.checkpoint.folder, at["clients"].keys())
         federation.roster.trained = dict(at["trained"])
         federation.exchange.guard.restore(at["counts"]["sizes"])
@@ -160,5 +160,5 @@ def resumption_of(results: RunFolder) -> Resumption | None:
     if wrong := results.ledger.uploads.resume(at["counts"]["uploads"]):
         lost.append(wrong)
     if lost and not config.accept_loss:
-        raise RunFolderError(f"{lost[0]}; {accepting()} goes on like that")
+        raise RunFolderError(f"{lost[0]}; {accepting()} continues without them")
     return Resumption(checkpoint, [*losses, *lost])

@@ -479,8 +479,8 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     elsewhere(on_a_table)
     a_table(tmp_path / "table", flip=150)
     line = refusal(FederationError, elsewhere, on_a_table, 8)
-    assert "client 0 (mlp): its training samples, labels or names are not those of before" in line
-    assert "which accept-loss = true allows" in line
+    assert "client 0 (mlp): its training samples, labels or names have changed since its state was saved" in line
+    assert "set accept-loss = true" in line
     elsewhere(on_a_table, 8, **{"accept-loss": True})
     elsewhere(on_a_table, 8, rounds=6)  # what was accepted is what it has trained on
 
@@ -491,7 +491,8 @@ def test_a_node_on_a_machine_of_its_own_logs_that_its_data_are_others_and_goes_o
     """Its data may grow while the federation runs, and who runs it cannot accept a loss in the server's name."""
     monkeypatch.setattr(registration, "simulated", lambda: False)
     elsewhere(on_a_table)
-    said = "client 0 (mlp): its training samples, labels or names are not those of before, and it goes on with them"
+    changed = "its training samples, labels or names have changed since its state was saved"
+    said = f"client 0 (mlp): {changed}; it continues with them"
     for run, told in ((8, True), (9, False)):
         a_table(tmp_path / "table", flip=150)
         caplog.clear()
