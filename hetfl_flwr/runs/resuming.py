@@ -1,5 +1,7 @@
 """Checkpoints of a run: when they are written, and how a run resumes from one."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
@@ -7,12 +9,13 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.common.versions import changed
-from hetfl_flwr.errors import Interrupted, RunFolderError
+from hetfl_flwr.config import Value
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, remove, round_of, write_checkpoint
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, Summary, resume_command
-from hetfl_flwr.runs.settings import check_unchanged, lasting
+from hetfl_flwr.runs.settings import check_unchanged, config_of, lasting
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients
@@ -134,6 +137,19 @@ class Resumption(NamedTuple):
             warn(loss)
 
 
+def _other_run(folder: Path, config: Mapping[str, Value]) -> str:
+    """Return how the config in a run folder differs from a checkpoint's; empty if it is equal, missing or damaged."""
+    try:
+        written = config_of(folder)
+    except HetflError:
+        return ""
+    try:
+        check_unchanged(folder, config, written)
+    except ConfigError as error:
+        return str(error).partition(":")[0]
+    return ""
+
+
 def resumption_of(results: RunFolder) -> Resumption | None:
     """Return the resumption of a run, with its folder's records read; None for a new run.
 
@@ -156,6 +172,8 @@ def resumption_of(results: RunFolder) -> Resumption | None:
         raise RunFolderError(f"{results.folder} is of a run in another engine ({made}){named}: to continue: {command}")
     check_unchanged(results.folder, at["config"], config)
     if wrong := results.keep(at["rounds"]):
+        if differs := _other_run(results.folder, at["config"]):
+            raise RunFolderError(f"{wrong}, and the checkpoint is of another run: {differs}; restore this run's own")
         lost.append(f"{wrong}: the figures of all rounds until {at['round']} are lost")
     if wrong := results.ledger.uploads.resume(at["counts"]["uploads"]):
         lost.append(wrong)

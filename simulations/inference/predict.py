@@ -167,10 +167,14 @@ def _weights_only() -> Iterator[None]:
 def _read_description(path: Path, called: str) -> dict[str, Any]:
     """Return the description in a ``.pt2`` file; refuse a file that may run code. Nothing in it is run here."""
     try:
+        path_size = path.stat().st_size
         with ZipFile(path) as archive:
             paths = [PurePosixPath(name) for name in archive.namelist()]
             [text] = [archive.read(str(path)) for path in paths if path.name == EXTRA] or [b"{}"]
             programs = [archive.read(str(path)) for path in paths if path.suffix == ".json" and path.name != EXTRA]
+            unpacked = sum(member.file_size for member in archive.infolist())
+            if unpacked <= 2 * path_size and (damaged := archive.testzip()):  # torch checks no checksums
+                raise BadZipFile(f"{damaged} has another checksum")
         described: dict[str, Any] = json.loads(text)
         foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")
     except (BadZipFile, OSError, RuntimeError, ValueError, LookupError) as error:

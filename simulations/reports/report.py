@@ -18,6 +18,7 @@ from warnings import catch_warnings, filterwarnings
 import pandas as pd
 from rich.table import Table
 
+from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import KEYS, RunConfig, Value, load_toml, meaning, to_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
@@ -57,7 +58,7 @@ def write_report(folders: Sequence[Path | str], path: Path | str = "report.html"
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
+        replace_file(path, page.encode())
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}; name another file") from None
     return path

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -117,7 +117,10 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
     clients.sort(key=lambda client: client["partition"])
     for line in damage:
         on_damage(line)
-    if summary is None:
+    behind = summary if summary and rounds and summary["rounds"] < rounds[-1].round else None
+    if behind:  # the run goes on, or was killed after its last checkpoint
+        clients = [client | _known(client_of(rounds, client["partition"])) for client in clients]  # type: ignore[misc]
+    if summary is None or behind:
         accuracies = {client["partition"]: client["accuracy"] for client in clients}
         count = int(config.get("clients", 0)) or len(clients)
         summary = summary_of(
@@ -131,7 +134,12 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
             accuracy_per_client=[accuracies.get(client) for client in range(count)],
             versions={},
         )
+        summary = behind | _known(summary) if behind else summary  # type: ignore[assignment]
     return Run(folder, folder.resolve().name, config, rounds, summary, clients, "".join(damage))
+
+
+def _known(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entries.items() if value not in (None, {}, [])}
 
 
 def _load_config(folder: Path) -> dict[str, Value]:

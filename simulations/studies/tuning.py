@@ -20,7 +20,7 @@ from rich.table import Table
 
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
-from hetfl_flwr.errors import ConfigError, FederationError, HetflError, unknown
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError, RunFolderError, unknown
 from hetfl_flwr.methods import chosen, resolve
 from hetfl_flwr.runs.record import read_rounds, read_summary
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
@@ -324,8 +324,7 @@ def _rounded(one: Distribution, value: Value) -> Value:
 def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:
     ended = [job for job in several if job.folder not in failed]
     summaries = [summary for job in ended if (summary := read_summary(job.folder))]
-    known = [[entry.validation_accuracy for entry in read_rounds(job.folder)] for job in ended]
-    validation = [measured[-1] for one in known if (measured := [value for value in one if value is not None])]
+    validation = [last for job in ended if (last := _last_validation(job)) is not None]
     accuracy = [summary["accuracy"] for summary in summaries if summary["accuracy"] is not None]
     return Trial(
         values,
@@ -334,6 +333,15 @@ def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Pa
         float(sum(summary["bytes_up"] + summary["bytes_down"] for summary in summaries)),
         float(sum(summary["seconds"] for summary in summaries)),
     )
+
+
+def _last_validation(job: Job) -> float | None:
+    """Return the validation accuracy of a finished run's last round."""
+    rounds = read_rounds(job.folder)
+    if not rounds or rounds[-1].round < job.rounds:
+        missing = f"rounds.jsonl does not reach round {job.rounds}"
+        raise RunFolderError(f"{job.folder}: {missing}: remove the folder to run it again")
+    return rounds[-1].validation_accuracy
 
 
 def tuning_table(found: Tuning) -> Table:

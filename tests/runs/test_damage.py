@@ -208,6 +208,8 @@ def test_a_checkpoint_of_another_run_is_refused(refusal, folder, tmp_path, keys)
     shutil.copytree(other / "checkpoint", folder / "checkpoint")
     line = refusal(RunFolderError, go_on, folder)
     assert line.startswith(f"{folder}/rounds.jsonl is not as the checkpoint knows it")
+    if keys:  # no loss to accept: the folder would become another run's
+        assert "of another run" in refusal(RunFolderError, go_on, folder, accept_loss=True)
 
 
 # --- rounds.jsonl --------------------------------------------------------------------------------

@@ -1,3 +1,4 @@
+import json
 import platform
 import resource
 import shutil
@@ -31,6 +32,7 @@ from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, round_line
 from hetfl_flwr.runs.settings import new_folder
 from hetfl_flwr.seeding import generator
+from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
 from strategies.fedhe import FedHe
 
@@ -486,3 +488,17 @@ def test_older_figures_of_an_asynchronous_run_count_for_each_client_as_for_all(
     summary = summary_of(folder)
     assert None not in summary["accuracy_per_client"]
     assert summary["accuracy"] == pytest.approx(np.mean(summary["accuracy_per_client"]), abs=1e-12)
+
+
+def test_a_run_that_was_killed_is_read_by_its_rounds_and_not_by_an_older_summary(make_config, run_federation):
+    """As after SIGKILL: the summary and the clients are those of the last checkpoint."""
+    folder = run_federation(make_config(clients=2, rounds=3))
+    whole = load_run(folder)
+    summary, clients = (json.loads((folder / name).read_text()) for name in ("summary.json", "clients.json"))
+    old = {"rounds": 0, "accuracy": 0.0, "bytes_up": 0, "bytes_down": 0}
+    (folder / "summary.json").write_text(json.dumps(summary | old))
+    (folder / "clients.json").write_text(json.dumps([one | {"accuracy": 0.0} for one in clients]))
+    found = load_run(folder)
+    assert {key: found.summary[key] for key in old} == {key: whole.summary[key] for key in old}
+    assert [one["accuracy"] for one in found.clients] == [one["accuracy"] for one in whole.clients]
+    assert [one["model"] for one in found.clients] == [one["model"] for one in whole.clients]

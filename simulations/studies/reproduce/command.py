@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markdown import Markdown
 
+from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError
 from simulations.studies.jobs import PLACES, Backend, LocalBackend, run_all
@@ -89,6 +90,9 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     Finished runs are not repeated. The report of each recipe covers the runs that exist, so a failure loses nothing.
     """
     recipes = {name: request.recipe(name) for name in (names() if list(wanted) == ["all"] else wanted)}
+    stems = [Path(name).stem for name in recipes]
+    if len(set(stems)) < len(stems):
+        raise ConfigError(f"two recipes share a name and a folder: {', '.join(recipes)}: reproduce one at a time")
     cells = {name: request.cells(recipe) for name, recipe in recipes.items()}  # checks all before the first run
     if not any(cells.values()):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
@@ -121,13 +125,16 @@ def _reproduce(name: str, recipe: Recipe, asked: Sequence[Cell], request: Reques
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
     command = request.command(name, recipe)
     by = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(asked) * seeds} runs"
+    if only_known and not records:
+        console.print(f"{name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)
+        return False
     folder.mkdir(parents=True, exist_ok=True)
     gaps = differences_as_markdown(recipe, figures, last_rise(recipe, asked, records))
     more = [gaps, tuning_as_markdown(tuned), ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
     page = markdown(recipe, figures, "; ".join([by, *versions]), less, more)
     console.print(Markdown(page))
-    (folder / "table.md").write_text(page)
-    (folder / "table.json").write_text(as_json(recipe, figures, records, command, less))
+    replace_file(folder / "table.md", page.encode())
+    replace_file(folder / "table.json", as_json(recipe, figures, records, command, less).encode())
     if records:
         draw(recipe, figures, runs, records, folder / "figure.png")
     picture = ", figure.png" if (folder / "figure.png").exists() else ""

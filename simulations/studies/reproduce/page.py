@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 
+from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.errors import RunFolderError
 from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.outcome import Outcome, Ranking
@@ -211,6 +212,6 @@ def publish(folder: Path, title: str, results: Path) -> None:
         if (folder / "figure.png").exists():
             copyfile(folder / "figure.png", picture)
         shown = f"\n![{title}]({picture.name})\n" if picture.exists() else ""
-        (results / f"{folder.name}.md").write_text((folder / "table.md").read_text() + shown)
+        replace_file(results / f"{folder.name}.md", ((folder / "table.md").read_text() + shown).encode())
     except OSError as error:
         raise RunFolderError(f"{results} cannot be written: {error.strerror}") from None

@@ -283,6 +283,11 @@ class Recipe(_Varied):
     @model_validator(mode="after")
     def _runs(self) -> Self:
         """Check the config of each cell."""
+        folders = [cell.folder for cell in self.cells()]
+        if shared := next((folder for folder in folders if not folder or folders.count(folder) > 1), None):
+            raise ValueError(
+                f"names of rows or columns differ only in signs and share the folder {shared!r}: rename one"
+            )
         for cell in (*self.cells(), *self.cells("short"), *self.cells("quick")):
             _among("measure", cell.paper, self.measures)
             try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
+from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.common.files import replace_file
@@ -140,9 +141,17 @@ class Records:
         self._runs[key] = record
 
     def take(self, job: Job, recipe: Recipe) -> None:
-        """Record a finished run, and write the file."""
-        self.add(record(job, recipe))
-        write_lines(self._path, [self._runs[key] for key in sorted(self._runs)])
+        """Record a finished run, and write the file, with what other processes have recorded there since."""
+        made = record(job, recipe)
+        if self._path is None:
+            self.add(made)
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._path.with_name(f".{self._path.name}.lock")):
+            for one in read_lines(self._path, Record):
+                self._runs.setdefault(_key(one.cell, one.seed, one.settings), one)
+            self.add(made)
+            write_lines(self._path, [self._runs[key] for key in sorted(self._runs)])
 
 
 def _key(cell: str, seed: Value, settings: Mapping[str, Value]) -> tuple[str, int, str]:

@@ -397,3 +397,16 @@ class TestRefused:
         refusal(ModelError, predict, home / "evil.pt2", home / "patients.csv")
         assert not (home / "ran").exists()
         assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+    def test_a_file_with_flipped_bits_in_its_weights(self, table, home, refusal):
+        """torch reads them, and predicts something else."""
+        path = export(table, 0, home / "model.pt2")
+        with ZipFile(path) as archive:
+            member = max(
+                (one for one in archive.infolist() if "weights/" in one.filename), key=lambda one: one.file_size
+            )
+        content = bytearray(path.read_bytes())
+        place = content.index(ZipFile(path).read(member)[:64], member.header_offset)
+        content[place + 3] ^= 0x7F
+        path.write_bytes(content)
+        assert "checksum" in refusal(ModelError, predict, path, home / "patients.csv")

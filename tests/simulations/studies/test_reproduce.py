@@ -242,6 +242,32 @@ def test_records_outlive_the_folders_of_their_runs(run_recipe, recipe, tmp_path)
     assert not (folder / "runs").exists()
 
 
+def test_two_processes_that_record_into_one_file_keep_each_others_runs(recipe, run_recipe, tmp_path, monkeypatch):
+    """The second one has read the file before the first has written it."""
+    small, path = load(str(recipe)), tmp_path / "kept" / "small.jsonl"
+    first, second = Records(path), Records(path)
+    made = {"a": recorded("fedhe", [40])[0], "b": recorded("private", [60])[0]}
+    monkeypatch.setattr(f"{Records.__module__}.record", lambda job, recipe: made[job])
+    first.take("a", small)
+    second.take("b", small)
+    assert [json.loads(line)["cell"] for line in path.read_text().splitlines()] == ["fedhe", "private"]
+
+
+def test_without_a_record_a_report_writes_nothing(run_recipe):
+    whole, folder, said = run_recipe(report_only=True)
+    assert (whole, "no run of it is recorded" in said, folder.exists()) == (False, True, False)
+
+
+def test_names_that_share_a_folder_are_refused(recipe):
+    recipe.write_text(
+        RECIPE.replace('name = "Private"', 'name = "Fed-He"')
+        .replace('name = "FedHe"', 'name = "Fed He"')
+        .replace('against = "FedHe"', "")
+    )
+    with pytest.raises(ConfigError, match="share the folder 'fed-he'"):
+        load(str(recipe))
+
+
 def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
     recipe.write_text(RECIPE.replace("{ accuracy = 50.0 }", "[50.0, 0.25]"))
     assert next(load(str(recipe)).cells()).paper == {"accuracy": 50.0, "sent": 0.25}

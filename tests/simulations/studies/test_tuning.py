@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from simulations.cli.command import app
 from simulations.reports.terminal import lines
 from simulations.studies.jobs import LocalBackend
@@ -92,6 +92,10 @@ def test_the_best_is_by_validation_and_a_longer_search_repeats_nothing(tmp_path)
     best = RunConfig.from_flat(read_toml(tmp_path / "best.toml"))
     known = {"learning-rate": best.learning_rate, "fedhe.alpha": best.options["fedhe.alpha"]}
     assert known == found.best.values
+    lines = next(tmp_path.glob("*/rounds.jsonl"))
+    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RunFolderError, match="does not reach round"):
+        tuned(tmp_path, trials=4)
 
 
 @pytest.mark.slow
