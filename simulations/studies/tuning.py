@@ -7,6 +7,7 @@ the same search goes on from the run folders. Test samples are not used.
 
 import json
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from math import floor, inf, isfinite, log10
@@ -22,6 +23,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, RunFolderError, unknown
 from hetfl_flwr.methods import chosen, resolve
+from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.record import read_rounds, read_summary
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 from simulations.studies.jobs import Backend, Job, run_all
@@ -292,8 +294,15 @@ def tune(
     trials: int = 12,
     seeds: Sequence[int] = (0,),
 ) -> Tuning:
-    """Run one `search`, and return what it has found."""
-    [found] = run_searches([search(base, space, out, trials, seeds)], backend, console)
+    """Run one `search` in a folder that no other process may use meanwhile, and return what it has found."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(out, 0)
+    try:
+        [found] = run_searches([search(base, space, out, trials, seeds)], backend, console)
+    finally:
+        lock.release()
+        with suppress(OSError):  # not empty
+            out.rmdir()
     if isinstance(found, HetflError):
         raise found
     return found

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.runs.lock import FolderLock
 from simulations.cli.command import app
 from simulations.reports.terminal import lines
 from simulations.studies.jobs import LocalBackend
@@ -107,6 +108,16 @@ def test_nothing_is_tried_twice_though_there_are_fewer_settings_than_trials_and_
     assert len(runs) == 2
     assert found.best.accuracy == pytest.approx(sum(run["accuracy"] for run in runs) / 2)
     assert found.best.payload == sum(run["bytes_up"] + run["bytes_down"] for run in runs)
+
+
+def test_two_searches_do_not_share_a_folder(tmp_path):
+    """Each would count the other's running trials as failed."""
+    held = FolderLock(tmp_path, 0)
+    try:
+        with pytest.raises(RunFolderError, match="is being written by"):
+            tuned(tmp_path, trials=1)
+    finally:
+        held.release()
 
 
 def test_a_trial_that_fails_is_not_the_best():
