@@ -10,7 +10,7 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_settings
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.record import CONFIG_FILE, check_no_run_file
+from hetfl_flwr.runs.record import check_no_run_file
 from simulations.cli.options import (
     MAX_WORKERS,
     AlgorithmArgument,
@@ -142,8 +142,6 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
         option = "--sweep" if against is None else "--against"
         raise ConfigError(f"{option} needs --out: the folder of its run folders, in which it also goes on")
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
-    if (out / CONFIG_FILE).exists():
-        raise ConfigError(f"{out} holds a run: name another folder for several runs with --out")
     grid = {} if sweep is None else parse_grid(sweep)
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, against, grid, out)
     with stopped_in_one_line():

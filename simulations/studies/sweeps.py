@@ -213,6 +213,9 @@ def check(wanted: Sequence[Job]) -> None:
 
     left = [job for job in wanted if not job.finished]
     for job in left:
+        for above in (job.folder.parent, job.folder.parent.parent):
+            if (above / "config.toml").exists():
+                raise ConfigError(f"{above} holds a run: name another folder for several runs")
         if (job.folder / "config.toml").exists():
             before, config = config_of(job.folder), RunConfig.from_flat(job.settings)
             if before.algorithm != config.algorithm:

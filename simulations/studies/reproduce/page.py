@@ -10,7 +10,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.errors import RunFolderError
 from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.outcome import Outcome, Ranking
-from simulations.studies.reproduce.recipe import GAIN, Cell, Recipe
+from simulations.studies.reproduce.recipe import GAIN, TUNED, Cell, Recipe
 from simulations.studies.reproduce.records import Record
 
 CHOSEN = {
@@ -61,12 +61,11 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
 
 def merged(found: Sequence[Outcome]) -> list[Outcome]:
     """Return a column's figures with one row a method: its tuned figures, and its gain without tuning."""
-    rows = {one.cell.tuned.row: one.cell.row for one in found if not one.cell.trials}
-    tuned = {rows[one.cell.row] for one in found if one.cell.trials and one.ours}
+    tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.trials and one.ours}
     gains = {one.cell.row: one for one in found if one.measure == GAIN}
     left = list[Outcome]()
     for one in found:
-        row = rows[one.cell.row] if one.cell.trials else one.cell.row
+        row = one.cell.row.removesuffix(TUNED) if one.cell.trials else one.cell.row
         if row in tuned and one.cell.trials:
             named = one.cell.model_copy(update={"row": row})
             if one.measure == GAIN and row in gains:

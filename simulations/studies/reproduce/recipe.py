@@ -24,6 +24,9 @@ They are the mean gain in accuracy over clients, the share of clients that lose 
 the tenth of the clients that gain least.
 """
 
+TUNED = ", tuned"
+"""What the name of a tuned row ends in."""
+
 QUICK_TRIALS = 2
 """Maximum number of trials in the quick variant."""
 
@@ -169,8 +172,8 @@ class Cell(_Part):
     @property
     def tuned(self) -> "Cell":
         """The tuned counterpart of a cell, whose baseline is tuned as well."""
-        against = f"{self.against}, tuned" if self.against else ""
-        return self.model_copy(update={"row": f"{self.row}, tuned", "against": against, "paper": {}})
+        against = f"{self.against}{TUNED}" if self.against else ""
+        return self.model_copy(update={"row": f"{self.row}{TUNED}", "against": against, "paper": {}})
 
     @property
     def name(self) -> str:
@@ -265,7 +268,7 @@ class Recipe(_Varied):
                 raise ValueError(f"a name is given twice: {', '.join(several)}")
         _among("table or figure", filter(None, [self.runs]), names())
         _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
-        _among("row", self.shown, [*rows, *(f"{row}, tuned" for row in rows if self.tuned)])
+        _among("row", self.shown, [*rows, *(f"{row}{TUNED}" for row in rows if self.tuned)])
         _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
         if self.figure.kind == "gains" and len(self.figure.measures) > 1:
             raise ValueError("figure: beside gains stands one measure, or none")

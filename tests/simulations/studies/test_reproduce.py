@@ -505,6 +505,8 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     shown = [(one.cell.row, one.measure, one.mean) for one in merged(found)]
     of_a = [("A", "accuracy", 1), ("A", "gain, not tuned", 10), ("A", "gain", 11)]
     assert shown == [*of_a, ("B", "accuracy", 2), ("B", "gain", 12)]
+    alone = merged([one for one in found if one.cell.trials])  # as with --only 'A, tuned'
+    assert [(one.cell.row, one.measure) for one in alone] == [("A", "accuracy"), ("A", "gain")]
 
 
 def ranked(values):
