@@ -131,12 +131,17 @@ def test_what_was_kept_stays_when_the_file_is_replaced_also_where_a_disk_has_no_
     assert names == ["client-3.checkpoint.safetensors", "client-3.safetensors"]
 
 
+def die_before_renames(monkeypatch):
+    """As by SIGKILL: nothing is renamed, nothing is cleaned up."""
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(SystemExit))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+
+
 def test_what_a_killed_process_was_keeping_is_not_written_through(tmp_path, monkeypatch):
     """Of a process with the same id, as in a container; it died between the link and its rename."""
     store = FileStore(tmp_path, 3)
     store.write(b"older")
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(SystemExit))
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    die_before_renames(monkeypatch)
     with pytest.raises(SystemExit):
         store.keep()
     with pytest.raises(SystemExit):
@@ -145,11 +150,9 @@ def test_what_a_killed_process_was_keeping_is_not_written_through(tmp_path, monk
 
 
 def test_a_half_written_temporary_file_is_never_read(tmp_path, monkeypatch):
-    """As after SIGKILL while writing: nothing is renamed, nothing is cleaned up."""
     store = FileStore(tmp_path, 3)
     store.write(b"older")
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(SystemExit))
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    die_before_renames(monkeypatch)
     with pytest.raises(SystemExit):
         store.write(b"newer")
     assert len(list(tmp_path.iterdir())) == 2
