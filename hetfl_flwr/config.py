@@ -256,6 +256,10 @@ PER_NODE = "per node"
 PerNode = Annotated[T, PER_NODE]
 """A key that a node may set for itself."""
 
+HOW_RUN = "how run"
+HowRun = Annotated[T, HOW_RUN]
+"""A key of where and how a run is executed and recorded. It changes bits at most, so runs may differ in it."""
+
 PathText = Annotated[str, AfterValidator(_check_path)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
@@ -292,7 +296,7 @@ class RunConfig(BaseModel):
     ./ or /, or rotated-NAME for images. A comma-separated list is assigned round-robin to the clients. Empty: digits
     where all clients are simulated; in a deployment each node names its own."""
 
-    data_dir: PerNode[PathText] = ""
+    data_dir: HowRun[PerNode[PathText]] = ""
     """Folder with local copies in the hub's layout. Empty: bundled data or the hub."""
 
     image_column: PerNode[str] = ""
@@ -471,18 +475,18 @@ class RunConfig(BaseModel):
     """Abort the run when a round has fewer valid replies than this. A deployment that has fewer clients waits for
     others between rounds, for up to start-timeout."""
 
-    round_timeout: Annotated[float, Field(gt=0, le=1e9)] = 3600.0
+    round_timeout: HowRun[Annotated[float, Field(gt=0, le=1e9)]] = 3600.0
     """Seconds that the server waits for the replies of a round."""
 
-    start_clients: Count = 0
+    start_clients: HowRun[Count] = 0
     """Number of clients with which a deployment may start; it aborts if fewer have registered after start-timeout. 0:
     wait for all of clients or node-keys, and after start-timeout start with those that are there."""
 
-    start_timeout: Annotated[float, Field(ge=0)] = 0.0
+    start_timeout: HowRun[Annotated[float, Field(ge=0)]] = 0.0
     """Seconds to wait for nodes before round 1, and in a deployment whenever there are fewer than min-clients. 0:
     round-timeout, in a deployment 600 at most."""
 
-    node_keys: PathText = ""
+    node_keys: HowRun[PathText] = ""
     """File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of a deployment: a node
     is accepted only as the client for which its key is listed. Empty: no check."""
 
@@ -595,10 +599,10 @@ class RunConfig(BaseModel):
 
     # --- machines
 
-    device: PerNode[Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]] = "cpu"
+    device: HowRun[PerNode[Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]]] = "cpu"
     """auto, cpu, cuda, cuda:N or mps."""
 
-    threads: PerNode[Annotated[int, Field(ge=1, le=1024)]] = 1
+    threads: HowRun[PerNode[Annotated[int, Field(ge=1, le=1024)]]] = 1
     """Threads of a client's arithmetic. Results are bit-identical only for equal numbers."""
 
     mixed_precision: PerNode[Literal["none", "bfloat16"]] = "none"
@@ -607,42 +611,42 @@ class RunConfig(BaseModel):
 
     # --- records
 
-    output_dir: PathText = ""
+    output_dir: HowRun[PathText] = ""
     """Run folder. Empty: a new one under runs/ in the working directory."""
 
-    resume: bool = False
+    resume: HowRun[bool] = False
     """Continue the run in output-dir from its last checkpoint (`hetfl run --resume`; `flwr run` with the resume.toml of
     its folder)."""
 
-    accept_loss: bool = False
+    accept_loss: HowRun[bool] = False
     """With resume: continue although the newest checkpoint or a client's state is damaged, from the newest intact
     checkpoint or without what is lost, or although clients' data have changed. The failures of the next round name
     it."""
 
-    keep_uploads: bool = False
+    keep_uploads: HowRun[bool] = False
     """The server keeps what each client is sent and uploads, in the run folder, a file a round, for `hetfl audit`. What
     clients have sent is then as private as that folder is."""
 
-    track: Annotated[str, _each_of("tracker", TRACKERS)] = ""
+    track: HowRun[Annotated[str, _each_of("tracker", TRACKERS)]] = ""
     """Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma-separated list. Each needs
     an extra: pip install "hetfl[tensorboard]"."""
 
-    costs: Annotated[str, _each_of("cost", COSTS)] = ""
+    costs: HowRun[Annotated[str, _each_of("cost", COSTS)]] = ""
     """What each client measures of a round of training, as it can: time, memory, flops, energy, or a comma-separated
     list. Counting flops takes time."""
 
-    callbacks: Annotated[str, AfterValidator(_check_callbacks)] = ""
+    callbacks: HowRun[Annotated[str, AfterValidator(_check_callbacks)]] = ""
     """Classes of your own that the server tells of each round: package.module:Class, or a comma-separated list. See
     RoundCallback."""
 
-    state_dir: PerNode[PathText] = ""
+    state_dir: HowRun[PerNode[PathText]] = ""
     """Folder for the clients' state, with a subfolder for each run. Empty: kept in Flower's Context."""
 
-    state_keep: PerNode[Count] = 20
+    state_keep: HowRun[PerNode[Count]] = 20
     """Number of runs whose state a client keeps in state-dir: this run, the one it continues, and the newest others.
     Older ones are removed when a run starts. 0: all."""
 
-    checkpoint_every: Count | Literal["auto"] = "auto"
+    checkpoint_every: HowRun[Count | Literal["auto"]] = "auto"
     """Write a checkpoint for --resume every N rounds. 0: only after the last. auto: in the local engine as often as
     fits into 1 % of the time, in Flower's engines every 10 rounds."""
 

@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.config import Value, read_toml
+from hetfl_flwr.config import HOW_RUN, KEYS, Value, read_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import (
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 POOLED = "pooled"
 """The method name of local training on the data of all clients together."""
 
-INCIDENTAL = {
-    *("seed", "data-dir", "output-dir", "state-dir", "state-keep", "device", "threads", "checkpoint-every", "resume"),
-    *("accept-loss", "round-timeout", "track", "costs", "callbacks", "keep-uploads"),
-}
+INCIDENTAL = {"seed", *(key for key, field in KEYS.items() if HOW_RUN in field.metadata)}
 """Config keys that may differ between runs of the same settings."""
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from rich.console import Console
 
 from hetfl_flwr.common.notices import option, speaking_of, warn
-from hetfl_flwr.config import RunConfig, Value, read_toml
+from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.runs.progress import Bar
@@ -28,6 +28,9 @@ from hetfl_flwr.runs.record import CHECKPOINTS, CONFIG_FILE, read_notes, read_su
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
+
+ASIDE = {key for key, field in KEYS.items() if HOW_RUN in field.metadata} - {"costs", "keep-uploads"}
+"""Keys in which a finished run may differ from a request; the two others set what it records."""
 
 STOPPED = "stopped"
 """Reason of an interrupted run."""
@@ -69,7 +72,7 @@ class Job:
         if summary is None or summary["rounds"] < self.rounds:
             return False
         made = RunConfig().to_flat() | read_toml(self.folder / CONFIG_FILE)  # keys newer than the run by default
-        return all(made.get(key) == value for key, value in self.asked.items() if key != "rounds")
+        return all(made.get(key) == value for key, value in self.asked.items() if key not in ("rounds", *ASIDE))
 
     @property
     def asked(self) -> dict[str, Value]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from simulations.reports.doubts import too_short
-from simulations.reports.runs import Run, load_run
+from simulations.reports.runs import Run, group_runs, load_run
 from simulations.studies.jobs import Bar, Job, LocalBackend, run_all, run_one
 from simulations.studies.sweeps import check, jobs, parse_grid
 
@@ -44,6 +44,18 @@ def test_a_run_has_ended_when_its_summary_says_so_whatever_stands_among_its_roun
     with (folder / "rounds.jsonl").open("a") as file:
         file.write("no round\n" * 9)
     assert Job("run", folder, {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}).finished is finished
+
+
+HOW = {"start-timeout": 100.0, "node-keys": "k.toml", "round-timeout": 100.0, "state-keep": 7, "track": "prometheus"}
+
+
+def test_how_a_run_is_executed_makes_no_other_run(tmp_path):
+    """What a run records does, and so does every setting of the federation."""
+    folders = [finish(make(tmp_path / "a")), finish(make(tmp_path / "b", seed=1, **HOW))]
+    assert len(group_runs([load_run(folder) for folder in folders])) == 1
+    asked = {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}
+    for more, finished in ((HOW, True), ({"costs": "time"}, False), ({"fraction": 0.5}, False)):
+        assert Job("run", folders[0], asked | more).finished is finished
 
 
 @pytest.mark.parametrize(
