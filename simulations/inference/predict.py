@@ -172,8 +172,9 @@ def _read_description(path: Path, called: str) -> dict[str, Any]:
             paths = [PurePosixPath(name) for name in archive.namelist()]
             [text] = [archive.read(str(path)) for path in paths if path.name == EXTRA] or [b"{}"]
             programs = [archive.read(str(path)) for path in paths if path.suffix == ".json" and path.name != EXTRA]
+            # torch compares no checksums; an export is not compressed, and what unpacks to far more is left to torch
             unpacked = sum(member.file_size for member in archive.infolist())
-            if unpacked <= 2 * path_size and (damaged := archive.testzip()):  # torch checks no checksums
+            if unpacked <= 2 * path_size and (damaged := archive.testzip()):
                 raise BadZipFile(f"{damaged} has another checksum")
         described: dict[str, Any] = json.loads(text)
         foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")

@@ -196,14 +196,10 @@ def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid,
 
 
 def check(wanted: Sequence[Job]) -> None:
-    """Check that each run that has not ended can: its folder has none of other settings, and its clients fit together.
+    """Check that each unfinished run can start; raise a HetflError for the first that cannot.
 
-    Clients are built once for all runs that differ in their seed alone.
-
-    Raises
-    ------
-    HetflError
-        One of them cannot.
+    Its folder holds no run of other settings and lies in no other run's, and its clients fit together. Clients are built
+    once for runs that differ only in their seed.
     """
     from hetfl_flwr.methods import build_strategy
     from hetfl_flwr.runs.callbacks import own_callbacks
