@@ -198,8 +198,8 @@ def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid,
 def check(wanted: Sequence[Job]) -> None:
     """Check that each unfinished run can start; raise a HetflError for the first that cannot.
 
-    Its folder holds no run of other settings and lies in no other run's, and its clients fit together. Clients are built
-    once for runs that differ only in their seed.
+    Its folder holds no run of other settings and lies in no other run's, and its clients fit together. Clients are
+    built once for runs that differ only in their seed.
     """
     from hetfl_flwr.methods import build_strategy
     from hetfl_flwr.runs.callbacks import own_callbacks

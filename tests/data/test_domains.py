@@ -53,6 +53,12 @@ def toy(count=8, *, peak=255.0, shape=(1, 2, 2), train_rows=None):
 
 
 class TestRotation:
+    def test_a_quarter_turn_is_clockwise(self):
+        """Of the rows 1 2 3 / 4 5 6 / 7 8 9 the first column, read upwards, becomes the first row: 7 4 1."""
+        image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
+        assert rotate(image, 90).tolist() == [[[[7, 4, 1], [8, 5, 2], [9, 6, 3]]]]
+        assert rotate(image, 90).dtype == torch.uint8
+
     def test_the_first_domain_is_not_turned_and_the_others_are_turned_by_their_angles(self):
         base = toy(40)
         family = rotated(base, seed=0, with_test=True)

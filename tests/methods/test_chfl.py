@@ -1,7 +1,7 @@
 """CHFL: its equations by hand, against a slow twin."""
 
 from collections.abc import Iterator
-from math import cos, pi
+from math import cos, log, pi
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch.nn import functional
 from clients.chfl import CHFLClient
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.training import draw_epochs
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
@@ -53,18 +54,55 @@ def test_small_heads_are_not_lost_beside_a_large_one():
     assert (server_state["weight"].tolist(), server_state["bias"].tolist()) == ([[1e6 + 1 / 16]], [1e6 + 1 / 16])
 
 
-# The client
+# One step of a client, by hand
+
+
+def small(inputs: Any, labels: list[int], *, body: nn.Module | None = None, rate: float = 0.1, **keys: Any) -> Node:
+    """A node whose model has a head of all zeros and three classes, and whose round is one batch of all it has."""
+    node = linear_node(inputs, labels, [[0.0, 0.0]] * 3, body=body, learning_rate=rate, **keys)
+    node.model.head.bias = nn.Parameter(torch.zeros(3))
+    return node
+
+
+def learnt(client: CHFLClient, weight: Any, bias: Any, heads: int, *, round: int = 2) -> dict[str, Any]:
+    uploaded, metrics = fit(client, [np.float32(weight), np.float32(bias), np.asarray(heads, np.int32)], round)
+    for name, array in uploaded.items():
+        np.testing.assert_array_equal(array, getattr(client.node.model.head, name).detach())
+    return metrics
+
+
+TEACHER = [[log(730), 0.0], [6 * log(3), 0.0], [0.0, 0.0]]
+"""For the input (1, 0): odds of 730 to 729 to 1."""
+
+ON_TARGET = log(3 / 2) / 2 + log(3 / 4) / 2
+AMONG_REST = {6: 3 / 4 * log(3 / 2) + 1 / 4 * log(1 / 2), 1: 729 / 730 * log(2 * 729 / 730) + log(2 / 730) / 730}
+
+
+@pytest.mark.parametrize(
+    ("heads", "options", "rounds", "distillation"),
+    [
+        (1, {}, 4, (ON_TARGET + AMONG_REST[6]) / 2),
+        (1, {"alpha": 2.0}, 4, 2 * (ON_TARGET + AMONG_REST[6])),
+        (1, {}, 2, (ON_TARGET + AMONG_REST[1]) / 2),  # the last round: temperature 1
+        (1, {"beta": 0.0}, 4, (ON_TARGET + AMONG_REST[1]) / 2),
+        (2, {"reduce": "mean"}, 4, (ON_TARGET + AMONG_REST[6]) / 2),
+    ],
+)
+def test_the_loss_of_one_step(heads, options, rounds, distillation):
+    """Three equal samples of class 0. The student gives each class 1/3: cross-entropy ln 3, (true, rest) = (1/3, 2/3),
+    the other two even. The teacher gives the true class 730 of 1460, a half: KL ln(3/2) / 2 + ln(3/4) / 2. Among the
+    others it gives 729 to 1; at the temperature of round 2 of 4, 5 (1 + cos(pi / 2)) + 1 = 6, that is 3 to 1: KL
+    3/4 ln(3/2) + 1/4 ln(1/2). At temperature 1: 729/730 ln(2 * 729/730) + 1/730 ln(2/730). alpha is 1/2.
+    """
+    client = CHFLClient(small([[1.0, 0.0]] * 3, [0] * 3, rounds=rounds), **options)
+    metrics = learnt(client, np.multiply(TEACHER, heads), [0, 0, 0], heads)
+    assert metrics["train-loss"] == pytest.approx(log(3) + distillation, rel=1e-5)
 
 
 def test_how_often_the_teacher_is_right_is_reported():
     """Its largest logit is of class 2 for all samples, the student's first of class 0; two of three have label 2."""
-    node = linear_node([[1.0, 0.0]] * 3, [2, 0, 2], [[0.0, 0.0]] * 3, learning_rate=0.1, rounds=4)
-    node.model.head.bias = nn.Parameter(torch.zeros(3))
-    teacher = [np.float32([[0, 0], [1, 0], [2, 0]]), np.zeros(3, np.float32), np.asarray(1, np.int32)]
-    uploaded, metrics = fit(CHFLClient(node), teacher, 2)
+    metrics = learnt(CHFLClient(small([[1.0, 0.0]] * 3, [2, 0, 2], rounds=4)), TEACHER[::-1], [0, 0, 0], 1)
     assert metrics["teacher-accuracy"] == pytest.approx(2 / 3)
-    for name, array in uploaded.items():
-        np.testing.assert_array_equal(array, getattr(node.model.head, name).detach())
 
 
 def test_a_head_without_bias_is_refused_before_anything_is_sent(refusal):

@@ -41,6 +41,15 @@ def linear(weight: Any) -> nn.Linear:
     return layer
 
 
+def test_one_step_by_hand():
+    """The student's logits of (2, 0) are (0, 0), the target's (1, 0): the slope of KL(t || s) is (s - t) x^T, below 0
+    for class 0. Adam's first step is the rate against the slope's sign, and none where the slope is 0."""
+    student = linear([[0, 3], [0, 4]])
+    steps = distil(student, table([[2, 0]]), torch.tensor([[1.0, 0.0]]), Schedule(1, 8, 0.25, 10), generator(0))
+    assert steps == 1
+    np.testing.assert_allclose(student.weight.detach(), [[0.25, 3], [-0.25, 4]], rtol=1e-6)
+
+
 def test_steps_equal_those_of_a_slow_twin():
     """The rate falls as a cosine; a fifth of the samples is held out. Of the students that agree with most of these the
     nearest one is kept, which here is none that first agreed with so many."""
