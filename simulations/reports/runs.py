@@ -17,13 +17,16 @@ from hetfl_flwr.config import HOW_RUN, KEYS, Value, read_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import (
+    CLIENTS_FILE,
     CONFIG_FILE,
     ROUNDS_FILE,
+    SUMMARY_FILE,
     ClientRecord,
     Count,
     Round,
     Summary,
     client_of,
+    figures_of,
     first_problem,
     read_clients,
     read_rounds,
@@ -104,11 +107,14 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
 
     Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and passed to `on_damage` after
     everything else has been read; a last line that a kill cut short is skipped silently. Raises RunFolderError if the
-    folder is missing or holds no run, or if a file is broken.
+    folder is missing or holds no run, if a file is broken, or if the files do not belong together.
     """
     config, damage = _load_config(folder), list[str]()
-    rounds = read_rounds(folder, damage.append)
-    clients, summary = read_clients(folder), read_summary(folder)
+    summary, clients = read_summary(folder), read_clients(folder)
+    rounds = read_rounds(folder, damage.append)  # last: while a run goes on, they are ahead of its summary
+    if summary and (differs := _mismatch(summary, config, None if damage else rounds, clients)):
+        remedy = f"restore this run's own files, or delete {SUMMARY_FILE} and {CLIENTS_FILE} to read it from its rounds"
+        raise RunFolderError(f"{folder}: files of two runs, or lines are missing: {differs} differ; {remedy}")
     if clients is None:
         clients = [client_of(rounds, client) for client in {client for _, client, _ in client_scores(rounds)}]
     clients.sort(key=lambda client: client["partition"])
@@ -133,6 +139,28 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
         )
         summary = behind | _known(summary) if behind else summary  # type: ignore[assignment]
     return Run(folder, folder.resolve().name, config, rounds, summary, clients, "".join(damage))
+
+
+def _mismatch(
+    summary: Summary,
+    config: Mapping[str, Value],
+    rounds: Sequence[Round] | None,
+    clients: Sequence[ClientRecord] | None,
+) -> str:
+    """Return the first entry of a summary that another file of its folder contradicts; "" if there is none.
+
+    Sums of floats are not compared: their last digits depend on the version of Python.
+    """
+    entries = [(key, config[key], CONFIG_FILE) for key in ("algorithm", "seed")]
+    if rounds is not None:
+        until = [one for one in rounds if one.round <= summary["rounds"]]
+        figures = figures_of(until)
+        entries += [(key, figures[key], ROUNDS_FILE) for key in figures if key not in ("seconds", "costs")]
+        if clients is not None and len(until) == len(rounds):  # else the clients can be of a later checkpoint
+            accuracies = [client["accuracy"] for client in clients]
+            entries.append(("accuracy_per_client", accuracies, CLIENTS_FILE))
+    differing = ((key, file) for key, value, file in entries if summary[key] != value)  # type: ignore[literal-required]
+    return next((f"{key} in {SUMMARY_FILE} and in {file}" for key, file in differing), "")
 
 
 def _known(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class RunState:
         """
         facts = self.facts
         above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _summary(self._clients())]
+        above += [self.run.damage] if self.run.damage else []
         above += [printable(f"round {one['round']}: {one['reason']}") for one in facts["reasons"]]
         texts, rows = [Text(one) for one in above], facts["clients"]
         if not rows:

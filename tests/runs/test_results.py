@@ -29,7 +29,7 @@ from hetfl_flwr.runs import resuming
 from hetfl_flwr.runs.callbacks import RoundCallback, added
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, round_of
 from hetfl_flwr.runs.folder import RunFolder
-from hetfl_flwr.runs.record import Round, round_line
+from hetfl_flwr.runs.record import Round, figures_of, round_line
 from hetfl_flwr.runs.settings import new_folder
 from hetfl_flwr.seeding import generator
 from simulations.reports.runs import load_run
@@ -495,7 +495,8 @@ def test_a_run_that_was_killed_is_read_by_its_rounds_and_not_by_an_older_summary
     folder = run_federation(make_config(clients=2, rounds=3))
     whole = load_run(folder)
     summary, clients = (json.loads((folder / name).read_text()) for name in ("summary.json", "clients.json"))
-    old = {"rounds": 0, "accuracy": 0.0, "bytes_up": 0, "bytes_down": 0}
+    old = {"rounds": 0, **figures_of(whole.rounds[:1])}
+    assert old["accuracy"] != whole.summary["accuracy"]
     (folder / "summary.json").write_text(json.dumps(summary | old))
     (folder / "clients.json").write_text(json.dumps([one | {"accuracy": 0.0} for one in clients]))
     found = load_run(folder)

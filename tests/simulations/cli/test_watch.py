@@ -13,6 +13,7 @@ from shutil import rmtree
 from threading import Timer
 
 import pytest
+from fixtures.folders.run_folders import summarize
 from flwr.common.config import parse_config_args
 from rich.console import Console
 from typer.testing import CliRunner
@@ -36,6 +37,7 @@ def run(make_config, run_federation):
     first["failures"] = [{"partition": 1, "stage": "train", "reason": "ran out of memory", "node": 7}]
     lines[1] = json.dumps(first)
     (folder / "rounds.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    summarize(folder)
     return folder
 
 
@@ -70,6 +72,7 @@ def cut(folder, rounds):
             rmtree(place)
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     (folder / "rounds.jsonl").write_text("".join(f"{line}\n" for line in lines[: rounds + 1]))
+    summarize(folder)
 
 
 def watch(folder, *arguments):
@@ -86,6 +89,10 @@ def test_a_run_that_has_ended_is_said_in_full_and_ends_the_command(run):
     whole = (run / "rounds.jsonl").read_text()
     (run / "rounds.jsonl").write_text(whole.replace('{"round": 2,', "{", 1))
     assert watch(run)[0] == 0  # also if a line is damaged
+    assert "line 3 is damaged" in watch(run, "--once")[1]
+    (run / "rounds.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    with pytest.raises(RunFolderError, match="rounds"):  # no more "stopped; to continue"
+        standing(run)
     (run / "rounds.jsonl").write_text(whole)
     status, said = watch(run, "--once")
     assert "round 1: ran out of memory" in said

@@ -1,13 +1,14 @@
 """Tables and plots of run folders with two or three rounds, checked against values computed by hand."""
 
 import json
+from shutil import copy
 
 import pytest
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
 from matplotlib.image import imread
 from rich.table import Table
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.reports.plots.comparison import compare_figure, run_figure
 from simulations.reports.plots.drawing import dress, name_ends, page, write_figure
 from simulations.reports.runs import best_accuracy, load_run, spent
@@ -42,12 +43,43 @@ def test_summary_of_an_unfinished_run_is_computed_from_its_rounds(tmp_path):
     assert table[""] == "round 2: out of memory"
 
 
-def test_the_summary_takes_precedence_over_the_rounds(tmp_path):
-    run = load_run(finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125))
-    table = facts(summary_table(run))
-    assert table["accuracy %"] == "50.0 ± 30.0"
+def test_figures_that_a_run_has_are_in_its_table(tmp_path):
+    last = line(3, [0.7, 0.9], acc=0.25, fwt=0.125, global_accuracy=0.75)
+    table = facts(summary_table(load_run(make(tmp_path / "run", [*LINES[:3], last]))))
     assert table["ACC / BWT / FWT %"] == "25.0 / - / 12.5"
-    assert "global accuracy %" not in table
+    assert table["global accuracy %"] == "75.0"
+    assert "global accuracy %" not in facts(summary_table(load_run(make(tmp_path / "other"))))
+
+
+def lose(folder, *numbers):
+    kept = [one for number, one in enumerate(LINES) if number not in numbers]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda folder, other: copy(other / "summary.json", folder), "config.toml"),
+        (lambda folder, other: copy(other / "config.toml", folder), "config.toml"),
+        (lambda folder, other: copy(other / "rounds.jsonl", folder), "rounds.jsonl"),
+        (lambda folder, other: copy(other / "clients.json", folder), "clients.json"),
+        (lambda folder, other: lose(folder, 1), "rounds.jsonl"),
+        (lambda folder, other: lose(folder, 3), "rounds.jsonl"),
+        (lambda folder, other: lose(folder, 0, 1, 2, 3), "rounds.jsonl"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused(tmp_path, change, named, refusal):
+    """A file of another run, or lines of the rounds that are gone, would change figures silently."""
+    folder = make(tmp_path / "run")
+    other = make(tmp_path / "other", [*LINES[:3], line(3, [0.1, 0.2])], algorithm="local")
+    for run, accuracies in ((folder, [0.7, 0.9]), (other, [0.1, 0.2])):
+        told = [client(client_id, accuracy=accuracy) for client_id, accuracy in enumerate(accuracies)]
+        (finish(run) / "clients.json").write_text(json.dumps(told))
+        load_run(run)
+    change(folder, other)
+    said = refusal(RunFolderError, load_run, folder)
+    assert "summary.json" in said
+    assert named in said
 
 
 def test_client_table(tmp_path):
@@ -78,7 +110,7 @@ def test_bytes_to_target(tmp_path):
 
 def test_compare_unequal_runs(tmp_path):
     """Best 0.8 and 0.4, so the target is 0.95 * 0.4 = 0.38, reached after 200 and 0 bytes."""
-    one = load_run(finish(make(tmp_path / "one"), global_accuracy=0.75))
+    one = load_run(make(tmp_path / "one", [*LINES[:3], line(3, [0.7, 0.9], global_accuracy=0.75)]))
     other = load_run(make(tmp_path / "other", SILENT, algorithm="local", dataset="mnist", seed=4))
     table = compare_table([one, other])
     first, second = rows(table)
