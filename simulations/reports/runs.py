@@ -151,7 +151,7 @@ def _mismatch(
 
     Sums of floats are not compared: their last digits depend on the version of Python.
     """
-    entries = [(key, config[key], CONFIG_FILE) for key in ("algorithm", "seed")]
+    entries: list[tuple[str, Any, str]] = [(key, config[key], CONFIG_FILE) for key in ("algorithm", "seed")]
     if rounds is not None:
         until = [one for one in rounds if one.round <= summary["rounds"]]
         figures = figures_of(until)
