@@ -190,7 +190,7 @@ def audit(
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """
-    from simulations.studies.audit.report import FOLDER, JSON_FILE, audited, tables
+    from simulations.audit.report import FOLDER, JSON_FILE, audited, tables
 
     places = _places(node or [])
     found = audited(folder, device=device, shadows=shadows, clients=clients, places=places)

@@ -228,7 +228,7 @@ def test_a_ctrl_c_during_imports_or_after_the_last_round_ends_in_one_line(here, 
         ("reproduce all", "studies.backends.backend"),
         ("run fedhe --out many --sweep seed=0:2", "studies.sweeps.check"),
         ("run fedhe --out many --against local", "cli.running.compare"),
-        ("audit run", "studies.audit.report.audited"),
+        ("audit run", "audit.report.audited"),
     ],
 )
 def test_a_ctrl_c_at_any_time_says_that_the_same_command_continues(hetfl, monkeypatch, at, arguments):

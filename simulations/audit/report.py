@@ -18,15 +18,15 @@ from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.roster import listed
 from hetfl_flwr.wire.privacy import DELTA
+from simulations.audit.accounting import Guarantee, guarantees
+from simulations.audit.labels import IMITATIONS, UPLOAD_READERS, Estimate, by_imitation, estimates
+from simulations.audit.measures import Finding, Found, NotFittedError, Scores
+from simulations.audit.membership import by_likelihood
+from simulations.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
+from simulations.audit.readings import Reading, readings_of
+from simulations.audit.subject import is_deployment, subjects_of, uploads_of
 from simulations.reports.runs import load_run
 from simulations.reports.terminal import table_of
-from simulations.studies.accounting import Guarantee, guarantees
-from simulations.studies.audit.labels import IMITATIONS, UPLOAD_READERS, Estimate, by_imitation, estimates
-from simulations.studies.audit.measures import Finding, Found, NotFittedError, Scores
-from simulations.studies.audit.membership import by_likelihood
-from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
-from simulations.studies.audit.readings import Reading, readings_of
-from simulations.studies.audit.subject import is_deployment, subjects_of, uploads_of
 
 if TYPE_CHECKING:
     from rich.table import Table
