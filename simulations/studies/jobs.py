@@ -17,6 +17,7 @@ from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
 from hetfl_flwr.errors import Interrupted
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
+from hetfl_flwr.text import some
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
@@ -89,8 +90,8 @@ def _note_longer(finished: Sequence[Job], console: Console) -> None:
     """Say that finished runs have more rounds than requested."""
     longer = [job for job in finished if job.done > job.rounds]
     if longer:
-        first, several = longer[0], f" and {len(longer) - 1} more" * (len(longer) > 1)
-        text = f"{first.name}{several}: finished with {first.done} rounds, more than the {first.rounds} requested"
+        which, first = some([job.name for job in longer], 1), longer[0]
+        text = f"{which}: finished with {first.done} rounds, more than the {first.rounds} requested"
         console.print(text, markup=False)
 
 
