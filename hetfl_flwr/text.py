@@ -1,6 +1,7 @@
 """Any text or value as one printable line of bounded length."""
 
 import re
+from collections.abc import Sequence
 from reprlib import Repr
 from typing import Any
 
@@ -60,6 +61,17 @@ def quoted(text: str) -> str:
     '"full\'; the server is down"'
     """
     return '"' + text.replace('"', "'") + '"'
+
+
+def some(things: Sequence[object], most: int = 5) -> str:
+    """Return the first things in a line, and how many more there are.
+
+    Examples
+    --------
+    >>> some(["a", "b", "c"], 2), some([1, 2]), some([])
+    ('a, b and 1 more', '1, 2', '')
+    """
+    return ", ".join(map(str, things[:most])) + f" and {len(things) - most:,} more" * (len(things) > most)
 
 
 def as_cell(value: Any) -> Any:

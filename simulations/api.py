@@ -394,7 +394,7 @@ def audit(
     Returns
     -------
     DataFrame
-        One row per figure, with the fields of `simulations.studies.audit.measures.Finding`. ``attrs`` has the
+        One row per figure, with the fields of `simulations.audit.measures.Finding`. ``attrs`` has the
         ``skipped`` attacks and why, the ``guarantees`` of the noise on uploads, the paths of the ``pictures``, and of a
         deployment without `nodes` the ``estimates`` that uploads give by themselves. ``audit/`` in the run folder has
         the same as ``audit.json``, and the pictures.
@@ -406,7 +406,7 @@ def audit(
     """
     import pandas as pd
 
-    from simulations.studies.audit.report import audited
+    from simulations.audit.report import audited
 
     with process_as_it_was(log=False, bars=False):
         places = {client: Path(place) for client, place in (nodes or {}).items()}

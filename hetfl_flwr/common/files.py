@@ -3,11 +3,13 @@
 import errno
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
+
+from hetfl_flwr.errors import HetflError, RunFolderError
 
 
 def read_file(path: Path) -> bytes:
@@ -52,6 +54,15 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
                 os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(place: object, error: type[HetflError] = RunFolderError, way_out: str = "") -> Iterator[None]:
+    """Turn an OSError into one line of an `error`: this file or folder cannot be written, and the way out."""
+    try:
+        yield
+    except OSError as why:
+        raise error(f"{place} cannot be written: {why.strerror}" + f"; {way_out}" * bool(way_out)) from None
 
 
 def check_writable(folder: Path) -> Path:

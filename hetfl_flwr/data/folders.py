@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from zipfile import ZipFile
 
 from hetfl_flwr.errors import DataError
-from hetfl_flwr.text import printable
+from hetfl_flwr.text import printable, some
 
 TABLES = {
     **dict.fromkeys((".csv", ".tsv", ".psv"), "csv"),
@@ -83,7 +83,6 @@ _ASIDE = re.compile(  # files that describe a data set
     r"~\$.*|(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
     re.I,
 )
-_SHOWN = 5  # names in a note, at most
 
 SIGNALS = "Inertial Signals"
 """Folder of a split that holds a text file a channel, as the UCI archive keeps its human activity recognition."""
@@ -283,8 +282,7 @@ class Listing:
 
     def shown(self, files: Sequence[Path]) -> str:
         """Return files as a note names them, the first five."""
-        named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:_SHOWN])
-        return named + f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)
+        return some([printable(str(file.relative_to(self.folder))) for file in files])
 
     @property
     def holds_images(self) -> bool:

@@ -12,10 +12,10 @@ from hetfl_flwr.data.labels import IntArray, classes_of, read_owners
 from hetfl_flwr.data.opening import Source, missing_among
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
-from hetfl_flwr.text import printable
+from hetfl_flwr.text import printable, some
 
-_MAX_CLASSES, _FEW, _LONGEST = 20, 5, 30
-"""Classes or owners that a line counts, columns that it names, letters of a name."""
+_MAX_CLASSES, _LONGEST = 20, 30
+"""Classes or owners that a line counts, letters of a name."""
 _PARTS = ("label", "owner", "domain")
 _MANY = {"category": "categories", "series": "series", "refused": "refused"}
 
@@ -181,9 +181,8 @@ def _counted(names: Sequence[str], numbers: IntArray) -> dict[str, int]:
 
 
 def _few(parts: Sequence[str]) -> str:
-    return ", ".join(parts[:_FEW]) + f" and {len(parts) - _FEW:,} more" * (len(parts) > _FEW) or "nothing"
+    return some(parts) or "nothing"
 
 
 def _most(counts: Mapping[str, int]) -> str:
-    shown = ", ".join(f"{printable(name, _LONGEST)} {count:,}" for name, count in [*counts.items()][:_MAX_CLASSES])
-    return shown + f" and {len(counts) - _MAX_CLASSES:,} more" * (len(counts) > _MAX_CLASSES)
+    return some([f"{printable(name, _LONGEST)} {count:,}" for name, count in counts.items()], _MAX_CLASSES)

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading, parse_categories, parse_names
 from hetfl_flwr.errors import ConfigError, DataError, unknown
+from hetfl_flwr.text import some
 
-_SHOWN = 5  # columns that a message names, at most
 _MINUS = "\u2212"
 
 Kind = Literal["image", "series", "text", "table"]
@@ -144,8 +144,7 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
 
 def columns_called(names: Sequence[str]) -> str:
     """Return columns as messages name them, the first five."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"column{'s' * (len(names) > 1)} {', '.join(map(repr, names[:_SHOWN]))}{more}"
+    return f"column{'s' * (len(names) > 1)} {some([*map(repr, names)])}"
 
 
 def _folded(text: str, *, cased: bool) -> str:
@@ -178,7 +177,7 @@ def twins_among(names: Iterable[str | int], *, cased: bool = False) -> str:
     first: dict[str, str | int] = {}
     pairs = [(first.setdefault(_folded(str(name), cased=cased), name), name) for name in names]
     twins = [f"{one!r} and {name!r}" for one, name in pairs if one != name]
-    return ", ".join(twins[:_SHOWN]) + f", and {len(twins) - _SHOWN} more such pairs" * (len(twins) > _SHOWN)
+    return some(twins)
 
 
 def is_nameless(column: str) -> bool:

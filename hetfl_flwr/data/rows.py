@@ -20,6 +20,7 @@ from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import column_called, header_hint, in_words, is_text, shape_of
 from hetfl_flwr.data.text_tables import read_letters, read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
+from hetfl_flwr.text import some
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _BUFFER, _AT_ONCE = 2**14, 2**20  # bytes of a file of columns, and of cells, that are read at a time
@@ -81,8 +82,7 @@ def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
     for frame in frames:
         for line in frame.notes:
             found.setdefault(line, []).append(frame.files[0])
-    more = {line: f" and {len(paths) - 1} more" * (len(paths) > 1) for line, paths in found.items()}
-    return tuple(f"{paths[0]}{more[line]}: {line}" for line, paths in found.items())
+    return tuple(f"{some(paths, 1)}: {line}" for line, paths in found.items())
 
 
 def _parquet(path: Path) -> pa.Table:

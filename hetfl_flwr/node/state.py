@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context
 from safetensors.torch import load, save
 
 from hetfl_flwr.common.blobs import checksum_in, sealed, unpack, verified
-from hetfl_flwr.common.files import as_json, check_writable, read_file, replace_file
+from hetfl_flwr.common.files import as_json, check_writable, read_file, replace_file, writing
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, StateError
 
@@ -194,10 +194,8 @@ class FileStore(StateStore):
     def write(self, blob: bytes) -> None:
         """Replace the file in one step; a reader sees the older or the newer one, never a part."""
         write = replace_file if self._lasting else _replace_scratch
-        try:
+        with writing(self.where, StateError):
             write(self._path, blob)
-        except OSError as error:
-            raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
 
     def give(self, path: Path) -> str | None:
         """Write the content to a new file, or give it a second name.
@@ -225,13 +223,11 @@ class FileStore(StateStore):
         # swept by the next `write`, which must not write through it: it is the state itself
         unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}.kept")
         try:
-            try:
-                unfinished.hardlink_to(self._path)
-                unfinished.replace(self._kept)
-            except OSError:
+            unfinished.hardlink_to(self._path)
+            unfinished.replace(self._kept)
+        except OSError:
+            with writing(_called(self._kept), StateError):
                 replace_file(self._kept, read_file(self._path))
-        except OSError as error:
-            raise StateError(f"{_called(self._kept)}: cannot be written: {error.strerror}") from None
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -249,10 +245,8 @@ class FileStore(StateStore):
 
     def check_writable(self) -> None:
         """Raise StateError if the folder, or the one to make it in, is not writable; leave nothing behind."""
-        try:
+        with writing(f"state-dir {self._path.parent.parent}", StateError):
             check_writable(self._path.parent)
-        except OSError as error:
-            raise StateError(f"state-dir {self._path.parent.parent} cannot be written: {error.strerror}") from None
 
     def forget(self) -> None:
         """Remove the files."""

@@ -1,8 +1,7 @@
 """The folder of an active run: locked, written round by round, and removed if the run has no result."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Self
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.common.blobs import pack
-from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, to_toml
 from hetfl_flwr.errors import RunFolderError
@@ -140,13 +139,9 @@ class RunFolder(RoundCallback):
             going_on = self.config.model_copy(update={**PASSING, "resume": True, "output_dir": str(self.folder)})
             replace_file(self.folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Turn an OSError into one line: the folder cannot be written."""
-        try:
-            yield
-        except OSError as error:
-            raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
+        return writing(f"run folder {self.folder}")
 
     def round(self, entry: Round) -> None:
         """Write a round: all of its line, or none."""

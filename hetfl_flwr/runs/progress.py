@@ -20,8 +20,8 @@ from hetfl_flwr.common.flower import FLOWER_LOGGER, log, warn_or_log
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.record import NOTES_FILE, Round, Summary
 from hetfl_flwr.server.member import MAX_NOTES
-from hetfl_flwr.server.roster import Roster, listed, unlike_columns
-from hetfl_flwr.text import quoted
+from hetfl_flwr.server.roster import Roster, unlike_columns
+from hetfl_flwr.text import quoted, some
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
 """Whether bars, and lines in their place, are shown."""
@@ -195,9 +195,7 @@ class Notes(RoundCallback):
             for line in [line for line in member.notes if line not in heard][: MAX_NOTES - len(heard)]:
                 heard.add(line)
                 found.setdefault(line, []).append(member.client_id)
-        lines = [
-            f"client {listed(ids)} says: {quoted(line)}" if self._strangers else line for line, ids in found.items()
-        ]
+        lines = [f"client {some(ids)} says: {quoted(line)}" if self._strangers else line for line, ids in found.items()]
         if self._same_columns and (unlike := unlike_columns(list(self._members))):
             self._same_columns = False  # said once
             lines.append(unlike)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetfl_flwr.common.blobs import pack, read_blob
-from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.errors import ConfigError, DamagedError, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, pooled
@@ -88,10 +88,8 @@ class KeptUploads(RoundCallback):
         uploads = {f"upload.{n}.{name}": array for n, one in enumerate(came) for name, array in one.upload.items()}
         rows = [(one.client_id, one.samples) for one in came]
         values = {"run": self._run, "round": entry.round, "rows": rows, "downloads": sent}
-        try:
+        with writing(self._folder):
             replace_file(self._folder / f"round-{entry.round}.safetensors", pack(UPLOADS, values, {**pool, **uploads}))
-        except OSError as error:
-            raise RunFolderError(f"{self._folder} cannot be written: {error.strerror}") from None
 
     def _take(self, member: Member, download: Arrays, reply: Reply) -> None:
         self._came.append(KeptUpload(0, member.client_id, reply.samples, download, reply.arrays))

@@ -20,7 +20,8 @@ from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.grids import ListsNodes, is_stopped, pull_interval
 from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.messenger import FlowerExchange, reason, received
-from hetfl_flwr.server.roster import Roster, draw, listed
+from hetfl_flwr.server.roster import Roster, draw
+from hetfl_flwr.text import some
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Admission(ABC):
         numbers, here = self._numbers or range(self.clients), self.roster.client_ids()
         if not numbers:
             return f"{len(here)} clients are here"
-        missing = listed([number for number in numbers if number not in here])
+        missing = some([number for number in numbers if number not in here])
         return f"{len(here)} of {self.config.clients or len(numbers)} clients are here; missing: client {missing}"
 
     def _query(self, node: int) -> Message:
@@ -211,7 +212,7 @@ class Admission(ABC):
             log(
                 WARNING,
                 "other versions than the server's, see clients.json, and bits may differ: client %s",
-                listed(others),
+                some(others),
             )
 
 

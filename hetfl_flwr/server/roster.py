@@ -8,6 +8,7 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
+from hetfl_flwr.text import some
 from hetfl_flwr.wire.samples import MAX_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
@@ -137,7 +138,7 @@ class Roster:
         if wrong:
             raise FederationError(
                 f"{algorithm} needs public samples of each client, {MAX_SHARED} at most, but "
-                f"client {listed([member.client_id for member in wrong])} has {wrong[0].public}: change public-fraction"
+                f"client {some([member.client_id for member in wrong])} has {wrong[0].public}: change public-fraction"
             )
 
     def check_same_width(self, algorithm: str, suggested: int) -> None:
@@ -216,7 +217,7 @@ class Roster:
         if len(groups) == 1:
             return next(iter(groups))
         found = "; ".join(
-            f"client {listed([one.client_id for one in group])} has {(said or value)(group[0])}"
+            f"client {some([one.client_id for one in group])} has {(said or value)(group[0])}"
             for group in groups.values()
         )
         raise FederationError(f"clients need {what}: {found or 'no client is here'}" + f"; {way_out}" * bool(way_out))
@@ -275,11 +276,6 @@ def _sampled(members: list[Member], fraction: float, seed: int, round: int, purp
     return [members[index] for index in sorted(chosen)]
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Return numbers in a line: the first five, and how many more."""
-    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-
-
 def unlike_columns(members: Sequence[Member]) -> str:
     """Return a note where two clients' columns differ, as after a misspelt name; else an empty text."""
     named = [(member, member.input_digests, member.input_names) for member in members if not member.vocabulary]
@@ -317,11 +313,10 @@ def _unlike(kind: str, named: Sequence[tuple[Member, Sequence[str], Sequence[str
     said = []
     for (member, digests, names), theirs in ((one, other[1]), (other, one[1])):
         alone = [number for number, digest in enumerate(digests) if digest not in theirs]
-        more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
         if alone and len(names) == len(digests):
-            said.append(f"client {member.client_id} alone has {', '.join(repr(names[n]) for n in alone[:5])}{more}")
+            said.append(f"client {member.client_id} alone has {some([repr(names[n]) for n in alone])}")
         elif alone:
-            said.append(f"client {member.client_id} alone has {plural} {listed(alone)} (its log says their names)")
+            said.append(f"client {member.client_id} alone has {plural} {some(alone)} (its log says their names)")
     differing = ", and ".join(said) or f"client {other[0].client_id} has them in another order"
     return f"clients have different {plural}: {differing}: {way_out}"
 

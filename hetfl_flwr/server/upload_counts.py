@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hetfl_flwr.common.blobs import pack, read_blob
-from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.errors import DamagedError, RunFolderError
+from hetfl_flwr.common.files import replace_file, writing
+from hetfl_flwr.errors import DamagedError
 
 COUNTS = "upload counts"
 """The kind of file that holds them."""
@@ -71,7 +71,5 @@ class UploadCounts:
         for client_id in client_ids:
             self.counts[client_id] = self.counts.get(client_id, 0) + number
         if self._path is not None:
-            try:
+            with writing(self._path):
                 replace_file(self._path, pack(COUNTS, {"counts": self.counts, "lost": self.lost}, {}))
-            except OSError as error:
-                raise RunFolderError(f"{self._path} cannot be written: {error.strerror}") from None

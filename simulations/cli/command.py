@@ -1,11 +1,13 @@
 """The ``hetfl`` command put together. Nothing heavy is imported before a command needs it."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Callable
+from functools import wraps
 from inspect import getdoc
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
@@ -35,6 +37,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 """In the order of the help."""
 
+REPEATABLE = (tune, reproduce, audit)
+"""Commands that are given again to continue, as `run` with --sweep or --against is."""
+
 ON_CTRL_C = 130
 """The exit status by which typer says that the user has interrupted."""
 
@@ -56,12 +61,35 @@ def _unwrapped(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
+def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that Ctrl-C ends with one line: how to continue, where there is something to continue.
+
+    Code that knows it better gives the line in an `Interrupted`.
+    """
+
+    @wraps(command)
+    def stoppable(**options: Any) -> None:
+        try:
+            command(**options)
+        except KeyboardInterrupt as stopped:
+            line = str(stopped)
+            if not line and (command in REPEATABLE or options.get("sweep") or options.get("against")):
+                line = f"stopped; to continue: {shlex.join(['hetfl', *sys.argv[1:]])}"
+            if line:
+                typer.echo(line, err=True)
+            elif command is not watch:
+                raise
+            raise typer.Exit(1) from None
+
+    return stoppable
+
+
 for _command in COMMANDS:
     app.command(
         _command.__name__.rstrip("_"),
         help=_unwrapped(getdoc(_command) or ""),
         context_settings=PASSING_ON if _command is supernode else None,
-    )(_command)
+    )(_stoppable(_command))
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

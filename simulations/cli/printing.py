@@ -1,9 +1,6 @@
 """Output that several commands share: tables, JSON, and the end of a run."""
 
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,21 +23,6 @@ def show_run(folder: Path) -> None:
     finished = load_run(folder)
     print_tables(client_table(finished.name, finished.clients, MAX_CLIENTS), summary_table(finished))
     typer.echo(f"results: {folder}")
-
-
-@contextmanager
-def stopped_in_one_line(*, again: bool = True) -> Iterator[None]:
-    """On Ctrl-C, end the command with one line that says how to continue.
-
-    With `again`, the same command continues, unless the interrupted code gives another line.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        if not (again or str(stopped)):
-            raise
-        typer.echo(str(stopped) or f"stopped; to continue: {shlex.join(['hetfl', *sys.argv[1:]])}", err=True)
-        raise typer.Exit(1) from None
 
 
 def print_tables(*tables: Any) -> None:

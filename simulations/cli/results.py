@@ -12,7 +12,7 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.record import read_clients
 from simulations.cli.options import JsonOption, RunsArgument, path, target
-from simulations.cli.printing import make_console, print_json, print_tables, stopped_in_one_line
+from simulations.cli.printing import make_console, print_json, print_tables
 
 if TYPE_CHECKING:
     from simulations.reports.impact import MethodImpact
@@ -190,11 +190,10 @@ def audit(
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """
-    from simulations.studies.audit.report import FOLDER, JSON_FILE, audited, tables
+    from simulations.audit.report import FOLDER, JSON_FILE, audited, tables
 
     places = _places(node or [])
-    with stopped_in_one_line():
-        found = audited(folder, device=device, shadows=shadows, clients=clients, places=places)
+    found = audited(folder, device=device, shadows=shadows, clients=clients, places=places)
     names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
     print_tables(*tables(found, folder.name, names))
     if found.unknown:

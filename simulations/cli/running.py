@@ -27,7 +27,7 @@ from simulations.cli.options import (
     path,
     target,
 )
-from simulations.cli.printing import make_console, print_tables, show_run, stopped_in_one_line
+from simulations.cli.printing import make_console, print_tables, show_run
 from simulations.cli.results import compare
 from simulations.engine.run import run_locally
 
@@ -106,11 +106,10 @@ def run(
 
 
 def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
-    """Run a federation and return its folder; one that is interrupted says so, and ends the command."""
-    with stopped_in_one_line(again=False):
-        with _imports():
-            import simulations.engine.grid  # noqa: F401
-        return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
+    """Run a federation and return its folder."""
+    with _imports():
+        import simulations.engine.grid  # noqa: F401
+    return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
 
 
 @contextmanager
@@ -144,9 +143,8 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
     grid = {} if sweep is None else parse_grid(sweep)
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, against, grid, out)
-    with stopped_in_one_line():
-        check(wanted)
-        failed = run_all(wanted, backend, make_console())
+    check(wanted)
+    failed = run_all(wanted, backend, make_console())
     if ended := [job.folder for job in wanted if job.folder not in failed]:
         compare(ended)
     if failed:
@@ -193,9 +191,8 @@ def tune(
         raise ConfigError("seed: set --seeds, the number of seeds from 0")
     space = parse_space(over) if over else usual_space(RunConfig.from_flat(dict(chosen)))
     folder = check_no_run_file(out)
-    with stopped_in_one_line():
-        there = backend(on, workers)
-        found = tune_all(chosen, space, folder, make_console(), there, trials=trials, seeds=range(seeds))
+    there = backend(on, workers)
+    found = tune_all(chosen, space, folder, make_console(), there, trials=trials, seeds=range(seeds))
     print_tables(tuning_table(found))
     typer.echo(f"best: {folder / BEST_FILE}")
 
@@ -251,7 +248,5 @@ def reproduce(
         raise ConfigError("--quick and --short: one of them")
     variant: Variant = "quick" if quick else "short" if short else "full"
     request = Request(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
-    with stopped_in_one_line():
-        whole = reproduce_all(recipes, request, make_console())
-    if not whole:
+    if not reproduce_all(recipes, request, make_console()):
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
+from hetfl_flwr.common.files import writing
 from hetfl_flwr.config import FIT, RunConfig, Value
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import for_flower, resolve
@@ -103,12 +104,10 @@ def write_digits(folders: Sequence[Path]) -> None:
 def _new_folder(config: RunConfig, out: Path | None) -> Path:
     named = new_folder(config)
     folder = out.expanduser().resolve() if out else named.with_name(f"rehearsal-{named.name}")
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise RunFolderError(f"{folder} is not empty: give a new folder")
-    except OSError as error:
-        raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
     return folder
 
 

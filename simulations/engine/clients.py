@@ -9,6 +9,7 @@ from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from hetfl_flwr.client_app import complaint, member_of
+from hetfl_flwr.common.files import writing
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import Split, digest_of
@@ -202,11 +203,9 @@ class Clients:
         self._contexts[node], self._bytes[node] = context, 0
 
     def _write(self, path: Path, content: bytes) -> None:
-        try:
+        with writing(path, StateError):
             self._scratch.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        except OSError as error:
-            raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
     def _records(self, node: int) -> Path:
         return self._scratch / f"records-{node - FIRST_NODE}"

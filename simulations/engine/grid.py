@@ -25,6 +25,7 @@ from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import FileStore, run_store
 from hetfl_flwr.server.member import Member
+from hetfl_flwr.text import some
 from simulations.engine.clients import CLIENT_APP, EVERY, FIRST_NODE, MEMORY, Answer, Clients, Hosted
 from simulations.engine.exchange import LocalExchange
 from simulations.engine.workers import Host, InProcess, Job, Workers
@@ -190,8 +191,8 @@ class LocalEngine(Grid):
         """Return digests of the data of these clients and all used so far, by client id, and of the whole data set."""
         self._settle()
         found: dict[str, str] = {}
-        for some in self._host.call("digests", *self._shared(client_ids)):
-            found |= some
+        for digests in self._host.call("digests", *self._shared(client_ids)):
+            found |= digests
         return found
 
     def check_rows(self, before: Mapping[str, str]) -> list[str]:
@@ -204,8 +205,7 @@ class LocalEngine(Grid):
         }
         changed = [client_id for client_id, what in found.items() if what]
         if changed:
-            more = f" and {len(changed) - 1} more" * (len(changed) > 1)
-            what = f"client {changed[0]}{more}: the {found[changed[0]]} have changed"
+            what = f"client {some(changed, 1)}: the {found[changed[0]]} have changed"
         elif len(found) < len(self._nodes):
             what = "the data of clients that have not taken part yet have changed"
         else:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hetfl_flwr.common.files import writing
 from hetfl_flwr.data import Samples, parse_pivot, prepared
 from hetfl_flwr.data.columns import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.data.folders import is_folder
@@ -91,21 +92,18 @@ def export_node(node: Node, path: Path) -> Path:
         raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
     program = program_of(node)
     metadata = json.dumps(description(node), indent=1, allow_nan=False)
-    try:
+    with writing(path, ConfigError), quiet():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with quiet():
-            traced = _traced(program, node)
-            if path.suffix == ".pt2":
-                torch.export.save(traced, path, extra_files={EXTRA: metadata})
-            else:
-                onnx = torch.onnx.export(
-                    traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False
-                )
-                assert onnx is not None
-                onnx.model.metadata_props["hetfl"] = metadata
-                onnx.save(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+        traced = _traced(program, node)
+        if path.suffix == ".pt2":
+            torch.export.save(traced, path, extra_files={EXTRA: metadata})
+        else:
+            onnx = torch.onnx.export(
+                traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False
+            )
+            assert onnx is not None
+            onnx.model.metadata_props["hetfl"] = metadata
+            onnx.save(path)
     return path
 
 

@@ -24,13 +24,10 @@ from hetfl_flwr.data.spec import Column
 from hetfl_flwr.data.text_tables import read_letters
 from hetfl_flwr.data.texts import Tokens
 from hetfl_flwr.errors import DataError, ModelError
-from hetfl_flwr.text import printable
+from hetfl_flwr.text import printable, some
 
 FILE_KEYS = ("header_row", "encoding", "missing_values")
 """Fields of a `Reading` that are kept with a model, for the files that it will read."""
-
-SHOWN = 5
-"""Maximum number of names in a message."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +135,7 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
             "use the same notation"
         )
     if others.any():
-        first, *more = frame.numbers[others]
-        which = f"row {first}" + (f" and {len(more)} more" if more else "")
+        which = f"row {some(frame.numbers[others].tolist(), 1)}"
         what = "did not occur in training" if column.kind == "category" else f"are no {column.kind}s"
         warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): treated as unknown")
     return stored
@@ -244,6 +240,5 @@ def _file(model: Model, path: Path) -> Frame:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first `SHOWN` names as a list for messages."""
-    shown = ", ".join(repr(name) for name in names[:SHOWN])
-    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    """Return the first names as a list for messages."""
+    return some([*map(repr, names)])

@@ -25,6 +25,7 @@ from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
+from hetfl_flwr.text import some
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
 
@@ -144,8 +145,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
     if number is not None:
         return number
     shown = [f"{client_id} ({name})" if name else str(client_id) for client_id, name in sorted(names.items())]
-    more = f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN)
-    raise RunFolderError(f"{folder} has no client '{text}': it has {', '.join(shown[:SHOWN])}{more}")
+    raise RunFolderError(f"{folder} has no client '{text}': it has {some(shown, SHOWN)}")
 
 
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
@@ -164,8 +164,7 @@ def _called_so(text: str, names: Mapping[int, str]) -> int | None:
 def _no_run(folder: Path, otherwise: str) -> str:
     """Return the message that a folder is not a run folder, and which runs it contains, or else this ending."""
     runs = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}"))
-    more = f" and {len(runs) - SHOWN} more" * (len(runs) > SHOWN)
-    held = f", but contains the runs {', '.join(runs[:SHOWN])}{more}: name one of these" if runs else otherwise
+    held = f", but contains the runs {some(runs, SHOWN)}: name one of these" if runs else otherwise
     return f"{folder} is not a run folder (no {CONFIG_FILE}){held}"
 
 

@@ -22,9 +22,12 @@ from torch import Tensor
 from hetfl_flwr.errors import ConfigError, DataError, ModelError, cause
 from hetfl_flwr.text import as_cell, printable
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
-from simulations.inference.inputs import READERS, SHOWN, Model
+from simulations.inference.inputs import READERS, Model
 
 BATCH_SIZE = 256
+SHOWN = 5
+"""Maximum number of wrong inputs that a message names."""
+
 FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """Environment variable of torch."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 
 from hetfl_flwr.runs.record import ClientRecord, Round, name_of
-from hetfl_flwr.text import LONGEST_NAME, printable
+from hetfl_flwr.text import LONGEST_NAME, printable, some
 from hetfl_flwr.wire.naming import called
 from simulations.reports.runs import Run, method_of
 from simulations.reports.terminal import first
@@ -106,9 +106,8 @@ def _seed(run: Run) -> int:
 
 def _listed(names: Sequence[str]) -> str:
     """Return class names for a message, at most `MAX_NOTED` of them."""
-    shown = ", ".join(printable(name, LONGEST_NAME) for name in names[:MAX_NOTED])
-    more = len(names) - MAX_NOTED
-    return ("class " if len(names) == 1 else "classes ") + shown + (f" and {more} more" if more > 0 else "")
+    shown = some([printable(name, LONGEST_NAME) for name in names], MAX_NOTED)
+    return ("class " if len(names) == 1 else "classes ") + shown
 
 
 def still_rising(rounds: Iterable[Round], samples: int) -> list[str]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.text import as_cell
 from simulations.reports.estimates import (
     ACCURACY,
@@ -258,9 +257,6 @@ def in_words(answer: Answer) -> list[str]:
 
 def write_csv(gains: pd.DataFrame, path: Path) -> Path:
     """Write one row per method and client, and return the path."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path, way_out="name another file"):
         replace_file(path, gains.map(as_cell).to_csv(index=False).encode())
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be written: {error.strerror}") from None
     return path

@@ -18,10 +18,10 @@ from warnings import catch_warnings, filterwarnings
 import pandas as pd
 from rich.table import Table
 
-from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.config import KEYS, RunConfig, Value, load_toml, meaning, to_toml
 from hetfl_flwr.data.folders import dataset_called
-from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
 from simulations.reports.doubts import doubts, too_short
@@ -56,11 +56,8 @@ def write_report(folders: Sequence[Path | str], path: Path | str = "report.html"
     """
     page = report_page([load_run(folder) for folder in run_folders(map(Path, folders))])
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path, way_out="name another file"):
         replace_file(path, page.encode())
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror}; name another file") from None
     return path
 
 

@@ -1,4 +1,1 @@
-"""Studies of many runs: jobs, sweeps, tuning and reproductions; and of one run's uploads: `audit`, `accounting`.
-
-They do not depend on how a single run is executed.
-"""
+"""Studies of many runs: jobs, sweeps, tuning and reproductions; `backends` are where the runs are executed."""

@@ -1,28 +1,142 @@
 """The backends by name: processes of this machine, and the machines of a Ray cluster."""
 
 import logging
+import multiprocessing
 import os
+import signal
 import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from multiprocessing.process import BaseProcess
 from platform import node
 from tempfile import TemporaryDirectory
+from threading import Event, Lock, Thread
+from types import FrameType
 from typing import Any
 
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import speaking_of, warn
+from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
-from simulations.studies.jobs import STOPPED, Backend, Job, LocalBackend, Submit, run_one
+from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.runs.record import CHECKPOINTS
+from simulations.studies.jobs import Backend, Job, Submit
+
+STOPPED = "stopped"
+"""Reason of an interrupted run."""
+
+_BUSY = Lock()
+"""Held while this process executes a run."""
+
+_TOLD_TO_STOP = Event()
+"""Set when the study has stopped: this process starts no further run."""
 
 MAX_LOSSES = 3
 """Maximum number of restarts of a run whose machine, or process there, is lost."""
 
 CONNECT = 10.0
 """Timeout of a cluster's answer, in seconds."""
+
+
+def run_one(job: Job) -> str:
+    """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
+    from simulations.engine.run import run_locally
+
+    chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
+    if _TOLD_TO_STOP.is_set():
+        return STOPPED
+    try:
+        with _BUSY, speaking_of(job.name):
+            run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
+    except KeyboardInterrupt:
+        return STOPPED
+    except HetflError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@dataclass(frozen=True)
+class LocalBackend:
+    """Processes of this machine, each with one run at a time. They end with this process."""
+
+    workers: int = 1
+
+    @contextmanager
+    def open(self, wanted: Sequence[Job]) -> Iterator[Submit]:
+        """Start the processes.
+
+        Raises
+        ------
+        ConfigError
+            The program is a script on standard input.
+        HetflError
+            A process has died.
+        """
+        from simulations.engine.workers import check_starts_processes
+
+        check_starts_processes(f"workers = {self.workers}")
+        others = {*multiprocessing.active_children()}
+        context = multiprocessing.get_context("spawn")
+
+        def submit(job: Job) -> "Future[str]":
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it, up to `_begin`
+            try:
+                return pool.submit(run_one, job)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+        def ours() -> set[BaseProcess]:
+            return {*multiprocessing.active_children()} - others
+
+        try:
+            with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin) as pool:
+                try:
+                    yield submit
+                except BaseException:
+                    for process in ours():
+                        os.kill(process.pid or 0, signal.SIGINT)
+                    raise
+        except BrokenProcessPool:
+            raise HetflError(
+                "a process of these runs has died: out of memory, or in a script that starts them outside of "
+                'if __name__ == "__main__":; what has ended is kept'
+            ) from None
+        except KeyboardInterrupt:  # the second one: the processes have not ended
+            for process in ours():
+                process.kill()
+            raise
+
+
+def _begin() -> None:
+    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it dies."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, _interrupted)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    keep_freed_memory()
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _TOLD_TO_STOP.set()
+    if _BUSY.locked():
+        raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the parent process; then stop the run in this one, as Ctrl-C does, and end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+    _BUSY.acquire()
+    os._exit(1)
 
 
 @dataclass(frozen=True)

@@ -1,45 +1,29 @@
 """Several runs in parallel, each in its own folder; stopped runs are resumed, finished ones are not repeated."""
 
-import multiprocessing
-import os
 import shlex
-import signal
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Event, Lock, Thread
-from types import FrameType
 from typing import Protocol
 
 from rich.console import Console
 
-from hetfl_flwr.common.notices import option, speaking_of, warn
+from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
-from hetfl_flwr.errors import HetflError, Interrupted
-from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.errors import Interrupted
 from hetfl_flwr.runs.progress import Bar
-from hetfl_flwr.runs.record import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
+from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
+from hetfl_flwr.text import some
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 ASIDE = {key for key, field in KEYS.items() if HOW_RUN in field.metadata} - {"costs", "keep-uploads"}
 """Keys in which a finished run may differ from a request; the two others set what it records."""
-
-STOPPED = "stopped"
-"""Reason of an interrupted run."""
-
-_BUSY = Lock()
-"""Held while this process executes a run."""
-
-_TOLD_TO_STOP = Event()
-"""Set when the study has stopped: this process starts no further run."""
 
 
 @dataclass(frozen=True)
@@ -87,27 +71,8 @@ class Job:
         return rounds_written(self.folder)
 
 
-def run_one(job: Job) -> str:
-    """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
-    from simulations.engine.run import run_locally
-
-    chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
-    if _TOLD_TO_STOP.is_set():
-        return STOPPED
-    try:
-        with _BUSY, speaking_of(job.name):
-            run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
-    except KeyboardInterrupt:
-        return STOPPED
-    except HetflError as error:
-        return str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
 Submit = Callable[[Job], "Future[str]"]
-"""Starts a run; the result is as of `run_one`."""
+"""Starts a run; the result is why it did not end, or an empty text."""
 
 
 class Backend(Protocol):
@@ -121,89 +86,12 @@ class Backend(Protocol):
         """Make room for these runs. After an exception those that are going on end their rounds."""
 
 
-@dataclass(frozen=True)
-class LocalBackend:
-    """Processes of this machine, each with one run at a time. They end with this process."""
-
-    workers: int = 1
-
-    @contextmanager
-    def open(self, wanted: Sequence[Job]) -> Iterator[Submit]:
-        """Start the processes.
-
-        Raises
-        ------
-        ConfigError
-            The program is a script on standard input.
-        HetflError
-            A process has died.
-        """
-        from simulations.engine.workers import check_starts_processes
-
-        check_starts_processes(f"workers = {self.workers}")
-        others = {*multiprocessing.active_children()}
-        context = multiprocessing.get_context("spawn")
-
-        def submit(job: Job) -> "Future[str]":
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it, up to `_begin`
-            try:
-                return pool.submit(run_one, job)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-        def ours() -> set[BaseProcess]:
-            return {*multiprocessing.active_children()} - others
-
-        try:
-            with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin) as pool:
-                try:
-                    yield submit
-                except BaseException:
-                    for process in ours():
-                        os.kill(process.pid or 0, signal.SIGINT)
-                    raise
-        except BrokenProcessPool:
-            raise HetflError(
-                "a process of these runs has died: out of memory, or in a script that starts them outside of "
-                'if __name__ == "__main__":; what has ended is kept'
-            ) from None
-        except KeyboardInterrupt:  # the second one: the processes have not ended
-            for process in ours():
-                process.kill()
-            raise
-
-
-def _begin() -> None:
-    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it dies."""
-    os.setpgrp()
-    signal.signal(signal.SIGINT, _interrupted)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    keep_freed_memory()
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    _TOLD_TO_STOP.set()
-    if _BUSY.locked():
-        raise KeyboardInterrupt
-
-
-def _end_with_parent() -> None:
-    """Wait for the end of the parent process; then stop the run in this one, as Ctrl-C does, and end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGINT)
-    _BUSY.acquire()
-    os._exit(1)
-
-
 def _note_longer(finished: Sequence[Job], console: Console) -> None:
     """Say that finished runs have more rounds than requested."""
     longer = [job for job in finished if job.done > job.rounds]
     if longer:
-        first, several = longer[0], f" and {len(longer) - 1} more" * (len(longer) > 1)
-        text = f"{first.name}{several}: finished with {first.done} rounds, more than the {first.rounds} requested"
+        which, first = some([job.name for job in longer], 1), longer[0]
+        text = f"{which}: finished with {first.done} rounds, more than the {first.rounds} requested"
         console.print(text, markup=False)
 
 

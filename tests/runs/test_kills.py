@@ -282,7 +282,7 @@ def test_a_client_whose_disk_is_full_says_so_keeps_its_older_state_and_comes_bac
     grid = Scripted(config, {2: full, 3: empty})
     on_its_clock(grid, monkeypatch)
     rounds = entries(run_federation(config, grid))
-    line = f'client 1 says: "train, round 2: state file {file}: cannot be written: No space left on device"'
+    line = f'client 1 says: "train, round 2: state file {file} cannot be written: No space left on device"'
     assert [[failure["reason"] for failure in entry["failures"]] for entry in rounds] == [[], [], [line], [], []]
     assert held[0] == held[1] != file.read_bytes()
     assert ["train-loss" in entry["clients"]["1"] for entry in rounds[1:]] == [True, False, True, True]

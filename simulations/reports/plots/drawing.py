@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetfl_flwr.common.files import writing
 from hetfl_flwr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ def write_figure(figure: Figure, path: Path) -> None:
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise ConfigError(f"{path}: unknown picture format '{kind}'; known: {', '.join(sorted(known))}")
-    try:
+    with writing(path, ConfigError, "name another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format=kind)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}; name another file") from None

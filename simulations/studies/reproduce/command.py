@@ -11,7 +11,8 @@ from rich.markdown import Markdown
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError
-from simulations.studies.jobs import PLACES, Backend, LocalBackend, run_all
+from simulations.studies.backends import LocalBackend
+from simulations.studies.jobs import PLACES, Backend, run_all
 from simulations.studies.reproduce.outcome import last_rise, outcomes, ranking
 from simulations.studies.reproduce.page import (
     as_json,

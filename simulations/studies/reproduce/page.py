@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 
-from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.common.files import replace_file, writing
 from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.outcome import Outcome, Ranking
 from simulations.studies.reproduce.recipe import GAIN, TUNED, Cell, Recipe
@@ -206,11 +205,9 @@ def counted(found: Sequence[Outcome]) -> str:
 def publish(folder: Path, title: str, results: Path) -> None:
     """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written."""
     picture = results / f"{folder.name}.png"
-    try:
+    with writing(results):
         results.mkdir(parents=True, exist_ok=True)
         if (folder / "figure.png").exists():
             copyfile(folder / "figure.png", picture)
         shown = f"\n![{title}]({picture.name})\n" if picture.exists() else ""
         replace_file(results / f"{folder.name}.md", ((folder / "table.md").read_text() + shown).encode())
-    except OSError as error:
-        raise RunFolderError(f"{results} cannot be written: {error.strerror}") from None

@@ -12,7 +12,7 @@ from typing import TypeVar
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
@@ -76,12 +76,8 @@ def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
     """Write a JSON Lines file, if it has a path; raises `RunFolderError` if it cannot be written."""
     if path is None:
         return
-    try:
-        content = "".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in lines)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content.encode())
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
+    with writing(path):
+        replace_file(path, "".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in lines).encode())
 
 
 class Record(Line):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -218,6 +219,26 @@ def test_a_ctrl_c_during_imports_or_after_the_last_round_ends_in_one_line(here, 
         installed()
     assert ended.value.code == 1
     assert capfd.readouterr().err.splitlines()[-1] == f"hetfl: {INTERRUPTED}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at"),
+    [
+        ("tune fedhe --out 'my tuning'", "studies.tuning.usual_space"),
+        ("reproduce all", "studies.backends.backend"),
+        ("run fedhe --out many --sweep seed=0:2", "studies.sweeps.check"),
+        ("run fedhe --out many --against local", "cli.running.compare"),
+        ("audit run", "audit.report.audited"),
+    ],
+)
+def test_a_ctrl_c_at_any_time_says_that_the_same_command_continues(hetfl, monkeypatch, at, arguments):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulations.studies.jobs.run_all", lambda *_: {})
+    monkeypatch.setattr(f"simulations.{at}", interrupted)
+    done = hetfl(*shlex.split(arguments))
+    assert (done.status, done.err) == (1, f"stopped; to continue: hetfl {arguments}\n")
 
 
 def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):

@@ -217,6 +217,19 @@ def test_a_run_that_ends_while_it_is_read_was_not_stopped(run, monkeypatch):
         assert standing(run).facts["state"] == "running"
 
 
+def test_ctrl_c_ends_it_without_a_word(run, monkeypatch, hetfl):
+    """It is how one leaves, and nothing of it could be kept."""
+    cut(run, 1)
+
+    def pressed(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulations.cli.results.time.sleep", pressed)
+    with held(run):
+        done = hetfl("watch", run)
+    assert (done.status, done.err, done.out.count("\n")) == (1, "", 1)
+
+
 def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
     whole = (run / "rounds.jsonl").read_text()
     cut(run, 1)

@@ -189,6 +189,9 @@ def test_compare_prints_tables_and_sentences_and_writes_files(tmp_path, hetfl):
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "gains.csv"}
     frame = pd.read_csv(file)
     assert frame.verdict.tolist() == ["helps", "unclear", "harms"]
+    below = hetfl("compare", tmp_path / "runs", "--csv", file / "gains.csv")
+    assert below.refused
+    assert re.search(r"gains.csv/gains.csv cannot be written: .*; name another file$", below.err)
     facts = json.loads(hetfl("compare", tmp_path / "runs", "--json").out)
     gains = facts["gains"]
     assert (gains["comparisons"], gains["baseline"], len(gains["gains"])) == (3, "local", 3)

@@ -14,7 +14,8 @@ from hetfl_flwr import RoundCallback, compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from simulations.reports.doubts import too_short
 from simulations.reports.runs import Run, group_runs, load_run
-from simulations.studies.jobs import Bar, Job, LocalBackend, run_all, run_one
+from simulations.studies.backends import LocalBackend, run_one
+from simulations.studies.jobs import Bar, Job, run_all
 from simulations.studies.sweeps import check, jobs, parse_grid
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}

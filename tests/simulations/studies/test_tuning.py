@@ -12,7 +12,7 @@ from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.lock import FolderLock
 from simulations.cli.command import app
 from simulations.reports.terminal import lines
-from simulations.studies.jobs import LocalBackend
+from simulations.studies.backends import LocalBackend
 from simulations.studies.tuning import (
     Trial,
     Tuning,

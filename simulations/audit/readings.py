@@ -23,7 +23,7 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
-from simulations.studies.audit.imitation import (
+from simulations.audit.imitation import (
     as_sent,
     distilled,
     fresh,
@@ -33,7 +33,7 @@ from simulations.studies.audit.imitation import (
     trained,
     with_head,
 )
-from simulations.studies.audit.subject import Predictor, Rows, Subject
+from simulations.audit.subject import Predictor, Rows, Subject
 
 T = TypeVar("T")
 

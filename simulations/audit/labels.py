@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.runs.uploads import KeptUpload
-from simulations.studies.audit.imitation import logits_of
-from simulations.studies.audit.measures import Found, Scores, Split, auc, mean, pooled
-from simulations.studies.audit.readings import Reading, class_means, compared
-from simulations.studies.audit.subject import Predictor, Subject
+from simulations.audit.imitation import logits_of
+from simulations.audit.measures import Found, Scores, Split, auc, mean, pooled
+from simulations.audit.readings import Reading, class_means, compared
+from simulations.audit.subject import Predictor, Subject
 
 IMITATIONS = 24
 """Default number of clients that an attacker imitates to learn how class histograms show."""

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hetfl_flwr.common.files import as_json, replace_file
+from hetfl_flwr.common.files import as_json, replace_file, writing
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.seeding import seeded
-from hetfl_flwr.server.roster import listed
+from hetfl_flwr.text import some
 from hetfl_flwr.wire.privacy import DELTA
+from simulations.audit.accounting import Guarantee, guarantees
+from simulations.audit.labels import IMITATIONS, UPLOAD_READERS, Estimate, by_imitation, estimates
+from simulations.audit.measures import Finding, Found, NotFittedError, Scores
+from simulations.audit.membership import by_likelihood
+from simulations.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
+from simulations.audit.readings import Reading, readings_of
+from simulations.audit.subject import is_deployment, subjects_of, uploads_of
 from simulations.reports.runs import load_run
 from simulations.reports.terminal import table_of
-from simulations.studies.accounting import Guarantee, guarantees
-from simulations.studies.audit.labels import IMITATIONS, UPLOAD_READERS, Estimate, by_imitation, estimates
-from simulations.studies.audit.measures import Finding, Found, NotFittedError, Scores
-from simulations.studies.audit.membership import by_likelihood
-from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
-from simulations.studies.audit.readings import Reading, readings_of
-from simulations.studies.audit.subject import is_deployment, subjects_of, uploads_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -162,7 +162,7 @@ def _ran(attack: Attack, readings: Sequence[Reading]) -> tuple[Found | None, str
         fitted = []
     others = [one.subject.client_id for one in readings if one not in fitted]
     found = _ran(attack, fitted)[0] if fitted else None
-    return found, f"cannot be fitted to what client {listed(others)} has sent: {why}"
+    return found, f"cannot be fitted to what client {some(others)} has sent: {why}"
 
 
 def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Table]":
@@ -234,11 +234,9 @@ def _as_row(one: Finding | Guarantee) -> dict[str, object]:
 
 
 def _written(folder: Path, said: Mapping[str, object], pictures: Mapping[str, tuple[Scores, Scores]]) -> list[Path]:
-    try:
+    with writing(folder):
         replace_file(folder / JSON_FILE, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
         return [_drawn(folder, attack, *two) for attack, two in pictures.items()]
-    except OSError as error:
-        raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
 
 
 def _drawn(folder: Path, attack: str, originals: Scores, found: Scores) -> Path:

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from simulations.studies.audit import pictures
-from simulations.studies.audit.labels import calibrated, drawn_rows, features_of, of_histograms, shares_of_changes
-from simulations.studies.audit.measures import auc, true_positive_rate
-from simulations.studies.audit.membership import chance_rate, confidences, likelihood_ratios
-from simulations.studies.audit.pictures import inferred_label, invert_gradient, invert_outputs, matched, psnr
-from simulations.studies.audit.subject import Rows
+from simulations.audit import pictures
+from simulations.audit.labels import calibrated, drawn_rows, features_of, of_histograms, shares_of_changes
+from simulations.audit.measures import auc, true_positive_rate
+from simulations.audit.membership import chance_rate, confidences, likelihood_ratios
+from simulations.audit.pictures import inferred_label, invert_gradient, invert_outputs, matched, psnr
+from simulations.audit.subject import Rows
 
 CENTRE = torch.full((1, 8, 8), 0.3)
 

@@ -6,8 +6,8 @@ from math import expm1, inf, log1p, sqrt
 import pytest
 
 from hetfl_flwr.wire.privacy import epsilon
+from simulations.audit.accounting import amplified, guarantees
 from simulations.reports.runs import load_run
-from simulations.studies.accounting import amplified, guarantees
 
 KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 3, "local_batches": 1, "algorithm": "fedhe"}
 NOISY = KEPT | {"clients": 4, "fraction": 0.75, "clipping_norm": 4.0, "noise_multiplier": 2.0}

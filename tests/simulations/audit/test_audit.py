@@ -16,15 +16,15 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.uploads import UPLOADS
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.weights import loaded
+from simulations.audit import imitation, pictures, readings
+from simulations.audit.imitation import as_sent, pooled_upload, read_together
+from simulations.audit.labels import UPLOAD_READERS, by_imitation
+from simulations.audit.membership import by_likelihood
+from simulations.audit.pictures import by_gradient, by_means, fits_gradient
+from simulations.audit.readings import Head, readings_of
+from simulations.audit.report import audited
+from simulations.audit.subject import subjects_of
 from simulations.deployment.rehearsal import write_digits
-from simulations.studies.audit import imitation, pictures, readings
-from simulations.studies.audit.imitation import as_sent, pooled_upload, read_together
-from simulations.studies.audit.labels import UPLOAD_READERS, by_imitation
-from simulations.studies.audit.membership import by_likelihood
-from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradient
-from simulations.studies.audit.readings import Head, readings_of
-from simulations.studies.audit.report import audited
-from simulations.studies.audit.subject import subjects_of
 from simulations.testing.lab import NORMED
 
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}

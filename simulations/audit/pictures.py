@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
-from simulations.studies.audit.measures import Found, NotFittedError, Scores, mean
-from simulations.studies.audit.readings import Body, ClassMeans, Reading, Weights, class_means
-from simulations.studies.audit.subject import Predictor
+from simulations.audit.measures import Found, NotFittedError, Scores, mean
+from simulations.audit.readings import Body, ClassMeans, Reading, Weights, class_means
+from simulations.audit.subject import Predictor
 
 STEPS, RATE = 400, 0.05
 """Steps of Adam on pixels in [0, 1], and its learning rate."""

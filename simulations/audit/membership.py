@@ -6,8 +6,8 @@ from math import inf
 import numpy as np
 from torch import Tensor
 
-from simulations.studies.audit.imitation import logits_of
-from simulations.studies.audit.measures import (
+from simulations.audit.imitation import logits_of
+from simulations.audit.measures import (
     LOW_RATE,
     Figure,
     Found,
@@ -18,8 +18,8 @@ from simulations.studies.audit.measures import (
     pooled,
     true_positive_rate,
 )
-from simulations.studies.audit.readings import Reading, compared
-from simulations.studies.audit.subject import Predictor, joined
+from simulations.audit.readings import Reading, compared
+from simulations.audit.subject import Predictor, joined
 
 MIN_DEVIATION = 1e-6
 """Minimum standard deviation of the confidences of shadow models."""

@@ -17,8 +17,8 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.uploads import KeptUpload
 from hetfl_flwr.wire.privacy import private_upload
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from simulations.studies.audit.measures import NotFittedError
-from simulations.studies.audit.subject import Predictor, Rows, Subject
+from simulations.audit.measures import NotFittedError
+from simulations.audit.subject import Predictor, Rows, Subject
 
 M = TypeVar("M", bound=nn.Module)
 
