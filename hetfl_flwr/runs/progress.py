@@ -200,7 +200,7 @@ class Notes(RoundCallback):
         ]
         if self._same_columns and (unlike := unlike_columns(list(self._members))):
             self._same_columns = False  # said once
-            lines.append(unlike)
+            lines.insert(0, unlike)
         new = [line for line in lines if line not in self._said]
         self._said |= dict.fromkeys(new)
         more = [f"and {len(new) - MAX_SHOWN} more lines, in {NOTES_FILE}"] if len(new) > MAX_SHOWN else []
