@@ -136,7 +136,7 @@ class _Shares:
             raise ConfigError(f"dataset '{data_set.name}': {why}")
         return arrays[own].once(_Domain, split, number, len(self._places))
 
-    def beside(self, number: int) -> list[_Domain]:
+    def domains_for(self, number: int) -> list[_Domain]:
         """Return the domains that count for a client of one of them: all of its data set, or all if rows are pooled."""
         own, _ = self._places[number]
         return [self[other] for other, (one, _) in enumerate(self._places) if one is own or self.split.pooled]
@@ -184,7 +184,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     if not 0 <= client < split.clients:
         raise ConfigError(f"partition-id {client} with {split.clients} partitions: it must be in 0..num-partitions-1")
     position, index = divmod(client, len(shares.labels))
-    domains = shares.beside(index)
+    domains = shares.domains_for(index)
     own = next(domain for domain in domains if domain.number == index)
     cut = own.cuts[position]
     if not len(cut.train):

@@ -88,7 +88,7 @@ class Overview:
     kind : str
         What an input is: "table", "image", "series" or "text".
     rows : dict
-        How many rows each split has.
+        How many rows each split has as it is stored, before clients hold any of them out.
     columns : tuple of ColumnFacts
         In the order of the file; of a data set that has none empty.
     classes, owners : dict
@@ -144,7 +144,8 @@ class Overview:
     @property
     def lines(self) -> tuple[str, ...]:
         """In at most five lines, what was read, is missing, left out and standardised, and the classes and owners."""
-        said = [" and ".join(f"{count:,} {split}" for split, count in self.rows.items() if count) + " rows"]
+        splits = [f"{count:,} {split}" for split, count in self.rows.items() if count]
+        said = [(" and ".join(splits) if len(splits) > 1 else f"{sum(self.rows.values()):,}") + " rows"]
         if columns := self.columns:
             kinds = Counter(one.becomes for one in columns if one.becomes not in (*_PARTS, "nothing"))
             called = {kind: kind if count == 1 else _MANY.get(kind, f"{kind}s") for kind, count in kinds.items()}

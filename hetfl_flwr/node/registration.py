@@ -167,7 +167,7 @@ def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
         for note in notes:
             log(WARNING, "%s: %s", node, printable(note))
         notes = []
-    told = [*filter(None, [node.why]), *notes]
-    if len(told) > MAX_NOTES:
-        told[MAX_NOTES - 1 :] = [f"and {len(told) - MAX_NOTES + 1} more lines on the data"]
-    return tuple(printable(note, LONGEST_NOTE) for note in told)
+    lines = [*filter(None, [node.why]), *notes]
+    if len(lines) > MAX_NOTES:
+        lines[MAX_NOTES - 1 :] = [f"and {len(lines) - MAX_NOTES + 1} more lines on the data"]
+    return tuple(printable(note, LONGEST_NOTE) for note in lines)

@@ -202,13 +202,14 @@ def pooled(
     >>> [clients for clients, _ in sent], sent[1][1]
     ([[0], [1, 3], [2]], {'part': 'sent to clients: 0'})
     """
-    keys = {_bits(array): name for name, array in known.items()}
+    keys: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     seen = {id(array): (array, name) for name, array in known.items()}  # held, so that an id stays its own
     pool: dict[str, NDArray[Any]] = {}
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for client_id, download in downloads:
         for array in download.values():
             if id(array) not in seen:
+                keys = keys or {_bits(one): name for name, one in known.items()}
                 key = keys.setdefault(_bits(array), f"{SENT}{len(pool)}")
                 seen[id(array)] = array, key
                 if key not in known:

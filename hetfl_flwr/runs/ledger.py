@@ -14,6 +14,7 @@ from hetfl_flwr.runs.record import QUALITIES, ClientRecord, PerClass, Round, Sum
 from hetfl_flwr.server.exchange import Traffic
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import unlike_columns
 from hetfl_flwr.server.rounds import RoundResult
 from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.messages import EXAMPLES
@@ -151,6 +152,8 @@ class Ledger:
     def summary(self) -> Summary:
         """Return the run in one object. Keys that mean nothing here are None."""
         found = {entry.round for entry in self.rounds}
+        members = [member for _, member in sorted(self._members.items())]
+        unlike = unlike_columns(members) if self.config.features == "all" else ""
         lost = [number for number in range(self.done + 1) if number not in found]
         return summary_of(
             self.rounds,
@@ -164,6 +167,7 @@ class Ledger:
             epsilon=self.epsilon(self.uploads.most()),
             noise_source=self.noise,
             versions=self.versions[-1],
+            **({"warnings": [unlike]} if unlike else {}),
             **({"lost_rounds": lost} if lost else {}),
             **({"earlier_versions": earlier} if (earlier := self.versions[:-1]) else {}),
         )

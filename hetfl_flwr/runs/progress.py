@@ -198,7 +198,7 @@ class Notes(RoundCallback):
         lines = [f"client {some(ids)} says: {quoted(line)}" if self._strangers else line for line, ids in found.items()]
         if self._same_columns and (unlike := unlike_columns(list(self._members))):
             self._same_columns = False  # said once
-            lines.append(unlike)
+            lines.insert(0, unlike)
         new = [line for line in lines if line not in self._said]
         self._said |= dict.fromkeys(new)
         more = [f"and {len(new) - MAX_SHOWN} more lines, in {NOTES_FILE}"] if len(new) > MAX_SHOWN else []

@@ -191,7 +191,8 @@ class Summary(TypedDict):
     summed over the clients as well; of bytes of memory they are the largest. ``recall`` is that of each class, by name,
     the mean over the clients that have test samples of it. ``versions`` is what the bits of a result depend on besides
     the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run config's.
-    ``earlier_versions`` are those that a resumed run was made with before.
+    ``earlier_versions`` are those that a resumed run was made with before. ``warnings`` are findings on the clients'
+    data that may make the results wrong, a line each, such as a column that one client calls otherwise.
     """
 
     algorithm: str
@@ -224,6 +225,7 @@ class Summary(TypedDict):
     lost_rounds: NotRequired[list[Count]]
     earlier_versions: NotRequired[list[dict[str, str]]]
     recall: NotRequired[dict[str, Fraction]]
+    warnings: NotRequired[list[str]]
 
 
 _ROUND, _SUMMARY = TypeAdapter(Round), TypeAdapter(Summary)

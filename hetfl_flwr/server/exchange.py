@@ -230,10 +230,10 @@ def _wrong_count(name: str, number: object, most: int, why: str) -> str:
     return "" if number <= most else f"metric '{name}' is {number}, expected at most {most}, {why}"
 
 
-_BELIEVED = f"{ROWS_FACTOR:g} times the median client's: see outlier-factor"
+_PLAUSIBLE = f"{ROWS_FACTOR:g} times the median client's: see outlier-factor"
 
 
-def _believed(counts: Iterable[int]) -> int:
+def _plausible_samples(counts: Iterable[int]) -> int:
     """Return the most samples that a client may plausibly have, given these numbers of all clients."""
     known = [count for count in counts if count]
     return int(ROWS_FACTOR * median(known)) if len(known) >= MIN_KNOWN else MAX_SAMPLES
@@ -309,9 +309,9 @@ class Exchange(ABC):
         self.strategy, self.uploads = federation.strategy, federation.uploads
         self.guard = Guard(self.config.outlier_factor)
         self.received: Callable[[Member, Arrays, Reply], object] | None = None
-        self._seats: dict[tuple[str, int], Expected] = {}
-        self._believed: dict[str, int] = {}
-        self._changes, self._samples = -1, self.roster.public_samples  # of which the seats are
+        self._expected: dict[tuple[str, int], Expected] = {}
+        self._most_samples: dict[str, int] = {}
+        self._changes, self._samples = -1, self.roster.public_samples  # for which the expected answers hold
         self._measured: dict[int, float] = {}
 
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Request]:
@@ -415,17 +415,17 @@ class Exchange(ABC):
             rows = min(member.public, MAX_SHARED)
             return Expected(member, public_samples(rows, member.spec, member.dtype, labelled=bool(sent.number)))
         if self._changes != self.roster.changes or self._samples is not self.roster.public_samples:
-            self._changes, self._samples, self._seats = self.roster.changes, self.roster.public_samples, {}
+            self._changes, self._samples, self._expected = self.roster.changes, self.roster.public_samples, {}
             if self.guard.factor:
-                trained, tested = (_believed(map(attrgetter(rows), self.roster)) for rows in ("train", "test"))
-                self._believed = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
-        seat = self._seats.get((sent.kind, member.client_id))
-        if seat is None or seat.member is not member:  # a reply to a message from before its node has restarted
-            seat = expectation(self.strategy, sent.kind, member)
-            if (most := self._believed.get(sent.kind, MAX_SAMPLES)) < seat.most.samples:
-                seat = replace(seat, most=seat.most._replace(samples=most), why=_BELIEVED)
-            self._seats[sent.kind, member.client_id] = seat
-        return seat
+                trained, tested = (_plausible_samples(map(attrgetter(rows), self.roster)) for rows in ("train", "test"))
+                self._most_samples = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
+        expected = self._expected.get((sent.kind, member.client_id))
+        if expected is None or expected.member is not member:  # a reply to a message from before its node has restarted
+            expected = expectation(self.strategy, sent.kind, member)
+            if (most := self._most_samples.get(sent.kind, MAX_SAMPLES)) < expected.most.samples:
+                expected = replace(expected, most=expected.most._replace(samples=most), why=_PLAUSIBLE)
+            self._expected[sent.kind, member.client_id] = expected
+        return expected
 
     def _accept(self, sent: Request, reply: Reply, outcome: Outcome) -> None:
         """Add a checked reply to the valid ones, and measure its upload."""
@@ -440,7 +440,7 @@ class Exchange(ABC):
         outcome.replies.append(reply)
 
 
-def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:
+def error_line(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:
     """Return in a line the error that a member, or a node by its id, has reported.
 
     The name that the client gives itself is repeated only where the server knows it by that name, and a node's text is

@@ -19,7 +19,7 @@ from hetfl_flwr.server.exchange import (
     Reply,
     Request,
     Traffic,
-    blamed,
+    error_line,
 )
 from hetfl_flwr.server.grids import pull_interval
 from hetfl_flwr.server.member import Member
@@ -263,9 +263,9 @@ def misaddressed(reply: Message, asked: Metadata) -> str:
 
 
 def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
-    """Return in a line why a member, or a node by its id, has not answered; see `blamed`."""
+    """Return in a line why a member, or a node by its id, has not answered; see `error_line`."""
     trusted = own or reply.metadata.src_node_id == SUPERLINK_NODE_ID
-    return blamed(reply.error.reason or "", who, code=reply.error.code, own=trusted)
+    return error_line(reply.error.reason or "", who, code=reply.error.code, own=trusted)
 
 
 def _check_bounds(content: RecordDict, member: Member) -> None:

@@ -1,6 +1,6 @@
 """The clients of a federation as the server knows them: which are drawn, and whether an algorithm supports them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from typing import TypeVar
 
 from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
@@ -9,6 +9,7 @@ from hetfl_flwr.models import network_of
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import some
+from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.samples import MAX_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
@@ -114,7 +115,7 @@ class Roster:
         FederationError
             The shapes differ, a column has two names, or there is no client.
         """
-        self._shared(_form, "inputs of the same shape", unlike_columns(list(self)))
+        self._shared(_form, "inputs of the same shape", _unlike_columns(list(self)))
         self._check_names(_unlike_inputs)
         return next(iter(self)).shape
 
@@ -277,13 +278,21 @@ def _sampled(members: list[Member], fraction: float, seed: int, round: int, purp
 
 
 def unlike_columns(members: Sequence[Member]) -> str:
-    """Return a note where two clients' columns differ, as after a misspelt name; else an empty text."""
-    named = [(member, member.input_digests, member.input_names) for member in members if not member.vocabulary]
+    """Return a note where columns of some clients are unlike those of most, as after a misspelt name; else "".
+
+    Clients without a column in common with most have other tasks, and are not named.
+    """
+    return _unlike_columns(members, related=True)
+
+
+def _unlike_columns(members: Sequence[Member], *, related: bool = False) -> str:
     return _unlike(
         "column",
-        named,
+        [member for member in members if not member.vocabulary],
+        lambda member: (member.input_digests, member.input_names),
         "write them alike where they mean the same, list a category's values for all, as in "
         'categorical-columns="city:Bonn|Oslo", or name the columns in ignore-columns',
+        related=related,
     )
 
 
@@ -291,34 +300,82 @@ def _unlike_inputs(members: Sequence[Member]) -> str:
     words = {member.input_digests: member.vocabulary for member in members if member.vocabulary}
     if len(words) > 1:
         return f"clients number their words differently: set vocabulary = 'hashed:{max(words.values())}'"
-    return unlike_columns(members)
+    return _unlike_columns(members)
 
 
 def _unlike_classes(members: Sequence[Member]) -> str:
     """Return a note where two clients name their classes differently; else an empty text."""
-    named = [(member, member.class_digests, member.class_names) for member in members]
-    return _unlike("class", named, "set classes = 'NAME,NAME,...' to the same names in the same order on each")
+    way_out = "set classes = 'NAME,NAME,...' to the same names in the same order on each"
+    return _unlike("class", members, lambda member: (member.class_digests, member.class_names), way_out)
 
 
-def _unlike(kind: str, named: Sequence[tuple[Member, Sequence[str], Sequence[str]]], way_out: str) -> str:
-    """Return how the first client that differs from client 0 names its classes or columns; empty: none differs."""
-    found = dict[Sequence[str], tuple[Member, Sequence[str], Sequence[str]]]()
-    for its in named:
-        found.setdefault(its[1], its)
-    found.pop((), None)
-    if len(found) < 2:
+def _unlike(
+    kind: str,
+    members: Sequence[Member],
+    named: Callable[[Member], tuple[Sequence[str], Sequence[str]]],
+    way_out: str,
+    *,
+    related: bool = False,
+) -> str:
+    """Return how the first client that differs from most names its classes or columns; empty: none differs.
+
+    `named` returns the digests and, where they are shared, the names. With `related`, clients that have no name in
+    common with most do not count.
+    """
+    groups = dict[Sequence[str], list[Member]]()
+    for member in members:
+        groups.setdefault(named(member)[0], []).append(member)
+    groups.pop((), None)
+    if not groups:
         return ""
-    one, other, *_ = found.values()
+    usual = max(groups.values(), key=len)
+    most = {*named(usual[0])[0]}
+    others = [one for digests, one in groups.items() if one is not usual and not (related and most.isdisjoint(digests))]
+    if not others:
+        return ""
     plural = {"class": "classes", "column": "columns"}[kind]
-    said = []
-    for (member, digests, names), theirs in ((one, other[1]), (other, one[1])):
-        alone = [number for number, digest in enumerate(digests) if digest not in theirs]
-        if alone and len(names) == len(digests):
-            said.append(f"client {member.client_id} alone has {some([repr(names[n]) for n in alone])}")
-        elif alone:
-            said.append(f"client {member.client_id} alone has {plural} {some(alone)} (its log says their names)")
-    differing = ", and ".join(said) or f"client {other[0].client_id} has them in another order"
-    return f"clients have different {plural}: {differing}: {way_out}"
+    differing = _differences(plural, named, others[0], usual)
+    more = sum(map(len, others[1:]))
+    return f"clients have different {plural}: {differing}{f' (and {more} more clients differ)' * bool(more)}: {way_out}"
+
+
+def _differences(
+    plural: str,
+    named: Callable[[Member], tuple[Sequence[str], Sequence[str]]],
+    one: Sequence[Member],
+    other: Sequence[Member],
+) -> str:
+    """Return the names that one group of clients has and another lacks; of a column with other values, that it has."""
+    said, values = [], dict[str, None]()
+    for group, rest in ((one, other), (other, one)):
+        (digests, names), (theirs, their_names) = named(group[0]), named(rest[0])
+        lacked = [number for number, digest in enumerate(digests) if digest not in theirs]
+        if len(names) < len(digests):
+            words = [f"{plural} {some(lacked)} (its log says their names)"] * bool(lacked)
+        elif plural == "classes":
+            words = [repr(names[number]) for number in lacked]
+        else:  # the inputs of a category are called COLUMN=VALUE
+            columns = dict.fromkeys(names[number].partition("=")[0] for number in lacked)
+            both = columns.keys() & {name.partition("=")[0] for name in their_names}
+            values |= dict.fromkeys(repr(column) for column in columns if column in both)
+            words = [repr(column) for column in columns if column not in both]
+        if words:
+            lack = "lacks" if len(rest) == 1 else "lack"
+            said.append(f"{_called(group)} {_has(group)} {some(words)}, which {_called(rest)} {lack}")
+    if values:
+        what = f"column{'s' * (len(values) > 1)} {some([*values])}"
+        said.append(f"{what} {_has(values)} other values at {_called(one)} than at {_called(other)}")
+    return "; ".join(said) or f"{_called(one)} {_has(one)} them in another order than {_called(other)}"
+
+
+def _called(members: Sequence[Member]) -> str:
+    if len(members) == 1:
+        return called(members[0].client_id, members[0].name)
+    return f"clients {some([member.client_id for member in members])}"
+
+
+def _has(several: Sized) -> str:
+    return "has" if len(several) == 1 else "have"
 
 
 def _form(member: Member) -> str:

@@ -17,7 +17,7 @@ from hetfl_flwr.errors import DamagedError, StateError
 from hetfl_flwr.node.holder import Holder, holder_of
 from hetfl_flwr.node.node import KeptContext, Node, kept_of
 from hetfl_flwr.node.state import FileStore
-from hetfl_flwr.server.exchange import blamed
+from hetfl_flwr.server.exchange import error_line
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.classes import listed
 from hetfl_flwr.wire.codec import widened
@@ -106,7 +106,7 @@ class Clients:
             damage = error.__cause__ or error
             return f"{damage}: delete this file; the run continues from its checkpoint, which has the same state"
         except BaseException as raised:  # the user's model may raise anything
-            return blamed(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
+            return error_line(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
         finally:
             self._note(node)
 

@@ -12,7 +12,7 @@ from hetfl_flwr.common.flower import ErrorCode, name_message
 from hetfl_flwr.config import RunConfig, simulated
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.exchange import Exchange, Outcome, Pending, Reply, Request, Traffic, blamed
+from hetfl_flwr.server.exchange import Exchange, Outcome, Pending, Reply, Request, Traffic, error_line
 from hetfl_flwr.server.messenger import cost, read, weighed, written
 from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
@@ -244,7 +244,7 @@ class LocalExchange(Exchange):
         if answer.error is not None:
             error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer.error)
             flight.raised, flight.traffic.wire_up = True, wire_bytes(Message(error, reply_to=_request_of(flight.kind)))
-            raise PayloadError(blamed(answer.error, member))
+            raise PayloadError(error_line(answer.error, member))
         try:
             weight = self._weigh(flight.kind, answer.arrays, answer.metrics, reply=True)
         except ValueError as error:

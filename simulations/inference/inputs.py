@@ -16,7 +16,7 @@ from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import Pixels
 from hetfl_flwr.data.pivot import parse_pivot, pivoted
-from hetfl_flwr.data.reading import Reading, parse_vocabulary
+from hetfl_flwr.data.reading import Reading, parse_names, parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.rows import notes_on, read_file
 from hetfl_flwr.data.series import Layout
@@ -88,21 +88,27 @@ def _rows(model: Model, path: Path) -> Inputs:
             f"{listed(frame.names)}"
         )
     ids = _ids(model, frame, [*here.values()])
-    known = {*here.values(), *dict(ids)}
+    known = {*here.values(), *dict(ids), *_labels(model, frame)}
     if ignored := [name for name in frame.names if name not in known]:
         warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
     blocks = [_encoded(path, column, here[column.name], frame) for column in columns]
     return Inputs(np.hstack(blocks), [*map(str, frame.numbers)], ids=ids)
 
 
+def _labels(model: Model, frame: Frame) -> set[str]:
+    """Return the columns of a file that are known as labels from training."""
+    labels = parse_names(model.description["outputs"].get("column") or "")
+    return {name for name in frame.names if " ".join(name.split()) in labels}
+
+
 def _ids(model: Model, frame: Frame, known: Sequence[str | None] = ()) -> tuple[tuple[str, Sequence[str]], ...]:
-    """Return columns of unique texts or integers without missing cells, except `known` ones and the label."""
-    found = list[tuple[str, Sequence[str]]]()
+    """Return columns of unique texts or integers without missing cells, except `known` ones and labels."""
+    found, labels = list[tuple[str, Sequence[str]]](), _labels(model, frame)
     for name in frame.names:
         cells = frame[name]
         is_id = is_text(cells.type) or pa.types.is_integer(cells.type)
         unique = is_id and not cells.null_count and len(cells.unique()) == len(cells)
-        if unique and name not in known and name != model.description["outputs"].get("column"):
+        if unique and name not in known and name not in labels:
             found.append((name, [printable(str(cell)) for cell in cells.to_pylist()]))
     return (*found,)
 

@@ -1,4 +1,4 @@
-"""Warnings about results: small test sets, test sets of one class, runs that are too short."""
+"""Warnings about results: runs that are too short, columns that differ, small test sets, test sets of one class."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,11 +43,12 @@ def too_short(runs: Sequence[Run]) -> list[str]:
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:
-    """Return a line of warnings for each client that has any, at most `MAX_NOTED` of them.
+    """Return the warnings on clients' data, and a line for each client that has others, at most `MAX_NOTED` of them.
 
-    Reported are test sets of fewer than `MIN_TEST_ROWS` samples or of one class, classes that are trained on and never
-    tested, and classes that are tested and never predicted. In a comparison, client k is the same client in all runs;
-    a warning that does not hold in all of them says in which. Classes that differ between seeds are not named.
+    The first are the ``warnings`` of `Summary`, each once. Of a client are reported test sets of fewer than
+    `MIN_TEST_ROWS` samples or of one class, classes that are trained on and never tested, and classes that are tested
+    and never predicted. In a comparison, client k is the same client in all runs; a warning that does not hold in all
+    of them says in which. Classes that differ between seeds are not named.
     """
     names = {client["partition"]: name_of(client) for run in runs for client in run.clients}
     rows, few = defaultdict[int, list[int]](list), set[int]()
@@ -75,7 +76,8 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
     doubtful = sorted(few | found.keys())
     lines = [f"{called(client, names[client])}: {'; '.join(said(client))}" for client in doubtful]
-    return first(lines, MAX_NOTED)
+    on_data = dict.fromkeys(line for run in runs for line in run.summary.get("warnings", []))
+    return [*map(printable, on_data), *first(lines, MAX_NOTED)]
 
 
 def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """What is said of a data set: once a run, in its folder, on a node in its own log, and of unlike nodes."""
 
+from html import unescape
+
 import pytest
 from fixtures.data.columns import write_csv
 from fixtures.federations.members import member, roster
@@ -46,11 +48,21 @@ def test_on_a_node_they_stay_in_its_own_log(tmp_path, make_config, make_node, ca
 @pytest.mark.parametrize(
     ("names", "share", "said"),
     [
-        ((("age", "patient", "bmi"), ("age", "bmi")), True, ["client 0 alone has 'patient'"]),
+        ((("age", "patient", "bmi"), ("age", "bmi")), True, ["client 0 has 'patient', which client 1 lacks: "]),
         (
             (("age", "patient", "bmi"), ("age", "size")),
             False,
-            ["client 0 alone has columns 1, 2", "client 1 alone has columns 1 "],
+            ["client 0 has columns 1, 2 (its log", "client 1 has columns 1 (its log", "which client 0 lacks"],
+        ),
+        (
+            (("age", "crp_"), ("age", "crp", "ward=ER"), ("age", "crp", "ward=ER")),
+            True,
+            ["client 0 has 'crp_', which clients 1, 2 lack; clients 1, 2 have 'crp', 'ward', which client 0 lacks: "],
+        ),
+        (
+            (("age", "ward=ER"), ("age", "ward=ER", "ward=ICU", "ward=OP"), ("age",)),
+            True,
+            ["column 'ward' has other values at client 1 than at client 0 (and 1 more clients differ): "],
         ),
     ],
 )
@@ -61,4 +73,22 @@ def test_columns_that_one_node_lacks_are_named_where_names_are_shown_else_by_num
         some.add(member(number, shape=(len(own),), input_digests=naming.digests, input_names=naming.shown))
     line = refusal(FederationError, lambda: some.shape)
     assert [words for words in said if words not in line] == []
-    assert any(name in line for name in ("patient", "bmi", "size")) == share
+    assert any(repr(name.partition("=")[0]) in line for own in names for name in own) == share
+
+
+def test_a_misspelt_column_is_among_the_warnings_of_a_run_of_a_comparison_and_of_a_report(tmp_path, hetfl):
+    """Clients whose columns have nothing in common have other tasks: that is no warning."""
+    heads = {"north": "age,crp,sick", "south": "age,crp,sick", "west": "age,CRP,sick", "ships": "tons,decks,sick"}
+    rows = "".join(f"{row % 13},{row % 7},{row % 2}\n" for row in range(40))
+    paths = []
+    for name, head in heads.items():
+        paths.append(tmp_path / f"{name}.csv")
+        paths[-1].write_text(f"{head}\n{rows}")
+    out, report = tmp_path / "out", tmp_path / "report.html"
+    keys = ("--rounds", 1, "--dataset", ",".join(map(str, paths)), "--set", "label-column=sick")
+    done = hetfl("run", "fedhe", "--against", "local", *keys, "--out", out)
+    said = "client 2 (west) has 'CRP', which clients 0, 1 lack; clients 0, 1 have 'crp', which client 2 (west) lacks"
+    warnings = [done.out, hetfl("compare", out).out]
+    assert [text.count(f"  clients have different columns: {said}: ") for text in warnings] == [1, 1]
+    assert hetfl("report", out, "--out", report).status == 0
+    assert unescape(report.read_text()).count(said) == 5  # in the warnings, in each run's table and notes

@@ -136,7 +136,18 @@ class TestTables:
         assert list(found.classes) == classes
         torch.testing.assert_close(torch.tensor(found.scores), scores)
         assert written(predict(table, home / "patients.csv", client=0)) == written(found)
-        assert "columns that the model does not know are ignored: 'ward', 'sick'" in capsys.readouterr().err
+        assert "columns that the model does not know are ignored: 'ward'\n" in capsys.readouterr().err
+
+    def test_labels_are_neither_reported_nor_ids(self, home, make_config, run_federation, capsys):
+        for label in ("sick", "ill"):
+            rows = "".join(f"{row % 7},{row % 5},{row % 2}\n" for row in range(40))
+            (home / f"{label}.csv").write_text(f"a,b,{label}\n{rows}")
+        keys = {"dataset": f"{home}/sick.csv,{home}/ill.csv", "label_column": "sick,ill", "clients": 2}
+        run = run_federation(make_config(rounds=1, checkpoint_every=1, models="mlp", **keys))
+        (home / "new.csv").write_text("a,b, ill,sick,more\n1,2,x,no,\n3,4,y,no,\n")
+        found = predict(export(run, 1, home / "model.pt2"), home / "new.csv")
+        assert "columns that the model does not know are ignored: 'more'\n" in capsys.readouterr().err
+        assert found.ids == ()
 
     def test_columns_are_found_by_name_in_every_kind_of_file(self, table, home):
         expected = written(predict(table, home / "patients.csv", client=0))
