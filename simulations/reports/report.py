@@ -29,6 +29,7 @@ from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
 from simulations.reports.plots.comparison import compare_figure, run_figure
+from simulations.reports.plots.drawing import NARROW, WIDTH
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
@@ -122,18 +123,23 @@ def _pictures(runs: Sequence[Run], titles: Mapping[Path, str]) -> list[dict[str,
         for points in [curve(run).accuracy]
     )
     own = [_image(partial(run_figure, runs[0]), described)] if len(runs) == 1 else []
-    return [*own, _image(partial(compare_figure, runs, upright=True), described)]
+    return [*own, _image(partial(compare_figure, runs), described)]
 
 
-def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
-    """Return a picture as a data URI, with its alternative text."""
+def _image(draw: Callable[[float], Figure], described: str) -> dict[str, str]:
+    """Return a picture, as data URIs for a wide and a narrow screen, with its alternative text."""
+    return {"source": _drawn(draw, WIDTH, described), "narrow": _drawn(draw, NARROW, described), "text": described}
+
+
+def _drawn(draw: Callable[[float], Figure], width: float, described: str) -> str:
+    """Return a picture of a width in inches as a data URI."""
     from matplotlib import style
 
     file = BytesIO()
     with style.context({"svg.hashsalt": described}, after_reset=True), catch_warnings():
         filterwarnings("ignore", "Glyph .* missing")
-        draw().savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return {"source": f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}", "text": described}
+        draw(width).savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}"
 
 
 def _part(run: Run, title: str) -> dict[str, Any]:
