@@ -42,11 +42,10 @@ def methods_figure(found: Sequence[MethodImpact], width: float = WIDTH) -> Figur
     lines = max(len(_wrapped(one.label, width)) for one in found)
     figure = page(1.46 + max(ROW_HEIGHT, LINE * lines) * len(found), width)
     axes = figure.subplots()
-    draw_impact(
-        axes, {one.label: one.impact for one in found}, {one.label: byte_size(one.both_ways("bytes")) for one in found}
-    )
-    lines = explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
-    figure.set_figheight(figure.get_figheight() + LINE * lines)
+    payload = {one.label: byte_size(one.both_ways("bytes")) for one in found}
+    draw_impact(axes, {one.label: one.impact for one in found}, payload, width)
+    below = explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
+    figure.set_figheight(figure.get_figheight() + LINE * below)
     return headed(figure, _ending(found[0]))
 
 
@@ -100,10 +99,13 @@ def swarm(gains: Sequence[float], width: float) -> list[float]:
     return moved
 
 
-def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[str, str]) -> None:
+def draw_impact(
+    axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[str, str], page_width: float = WIDTH
+) -> None:
     """Draw one row per method, the first on top: its clients' gains, their mean, and the text in `beside`.
 
-    The mean is hollow if its interval is unknown or contains 0. The row of None stays empty.
+    The mean is hollow if its interval is unknown or contains 0. The row of None stays empty. Names are wrapped to the
+    width of the page, in inches.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -124,8 +126,7 @@ def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[s
         if text := beside.get(name):
             where = ("axes fraction", "data")
             axes.annotate(text, (1.01, place), xycoords=where, va="center", fontsize="small")
-    width = axes.figure.get_size_inches()[0]
-    names = ["\n".join(_wrapped(name, width)) for name in rows]
+    names = ["\n".join(_wrapped(name, page_width)) for name in rows]
     axes.set_yticks(range(len(rows)), names, fontsize="small")
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
