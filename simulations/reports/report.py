@@ -20,10 +20,10 @@ from rich.table import Table
 
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import KEYS, RunConfig, Value, load_toml, meaning, to_toml
-from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
+from simulations.reports.datasets import with_short_names
 from simulations.reports.doubts import doubts, too_short
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
@@ -69,9 +69,11 @@ def report_page(runs: Sequence[Run]) -> str:
     """Return the HTML page of runs; raises RunFolderError if there is no run."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    groups, several = group_runs(runs), len(runs) > 1
+    shown, several = with_short_names(runs), len(runs) > 1
+    groups = group_runs(shown)
     titles = {run.folder: f"{group.label}, seed {run.summary['seed']}" for group in groups for run in group.runs}
-    splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in map(_split, runs)}.values()
+    found = (_split(run, str(short.config["dataset"])) for run, short in zip(runs, shown, strict=True))
+    splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in found}.values()
     environment = Environment(
         loader=DictLoader(load_toml(Path(__file__).with_name("page.toml"))),
         autoescape=True,
@@ -80,13 +82,13 @@ def report_page(runs: Sequence[Run]) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page").render(
-        title=_title(runs),
+        title=_title(shown),
         terms=shared_terms(groups) if several else "",
         unequal=unequal_terms(groups),
-        answer=_answer(runs),
-        comparison=compare_table(runs) if several else None,
-        doubts=[*too_short(runs), *doubts(runs)] if several else [],
-        pictures=_pictures([run for run in runs if not curve(run).empty], titles),
+        answer=_answer(shown),
+        comparison=compare_table(shown) if several else None,
+        doubts=[*too_short(shown), *doubts(shown)] if several else [],
+        pictures=_pictures([run for run in shown if not curve(run).empty], titles),
         parts=[_part(run, titles[run.folder]) for run in runs],
         splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],
     )
@@ -94,7 +96,7 @@ def report_page(runs: Sequence[Run]) -> str:
 
 def _title(runs: Sequence[Run]) -> str:
     algorithms = list(dict.fromkeys(map(method_of, runs)))
-    datasets = dict.fromkeys(dataset_called(str(run.config["dataset"])) for run in runs)
+    datasets = dict.fromkeys(str(run.config["dataset"]) for run in runs)
     names = ", ".join(algorithms) if len(algorithms) <= MAX_NAMES else f"{len(algorithms)} algorithms"
     return f"{names} on {', '.join(datasets)}"
 
@@ -231,8 +233,8 @@ def _value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
 
 
-def _split(run: Run) -> Split | str:
-    """Return the partition of the rows, or why it cannot be computed any more."""
+def _split(run: Run, dataset: str) -> Split | str:
+    """Return the partition of the rows of a data set with a short name, or why it cannot be computed any more."""
     from hetfl_flwr.methods import resolve
     from simulations.reports.partition import load_split
 
@@ -243,7 +245,7 @@ def _split(run: Run) -> Split | str:
         config = RunConfig.from_flat({**run.config, "clients": clients})
         if not config.dataset:
             return f"{run.name}: its nodes used their own data"
-        split = load_split(resolve(config))
+        split = load_split(resolve(config), dataset)
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
