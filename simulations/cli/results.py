@@ -50,10 +50,12 @@ def compare(
 
     With runs of local among them, say which clients each method helps, by how much and how sure that is.
 
-    Below the tables stands what makes the figures of any run doubtful, such as small test sets.
+    Below the tables stands what makes the figures of any run doubtful, such as small test sets. docs/runs.md says how
+    each figure is computed.
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
+    from simulations.reports.datasets import with_short_names
     from simulations.reports.doubts import doubts, too_short
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
@@ -62,7 +64,8 @@ def compare(
     from simulations.reports.tables import compare_table
 
     damage = list[str]()
-    runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
+    loaded = [load_run(folder, damage.append) for folder in run_folders(folders)]
+    runs = with_short_names(loaded)
     compared = measure_named(measure)
     found, table = answer(runs, compared), compare_table(runs, target, compared)
     if found is None and csv:
@@ -73,7 +76,7 @@ def compare(
     if json:
         print_json(
             {
-                "runs": differences(runs),
+                "runs": differences(loaded),
                 "methods": [one.to_json() for one in standing],
                 "gains": found and found.to_json(),
                 "doubts": doubtful,

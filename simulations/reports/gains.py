@@ -27,7 +27,7 @@ from simulations.reports.estimates import (
     with_interval,
 )
 from simulations.reports.impact import MethodImpact, standings
-from simulations.reports.pairing import LOCAL, Pairing, paired
+from simulations.reports.pairing import LOCAL, paired
 from simulations.reports.runs import POOLED, Run
 from simulations.reports.terminal import NOTHING, cells_table, first
 
@@ -111,7 +111,7 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
         sentences={method: _sentence(own, means[method], found.baseline) for method, own in by_method.items()},
         standing=standing,
         left_out=(*found.left_out, *lacking),
-        notes=_notes(gains, measure, found, means),
+        notes=_notes(gains, measure, means),
     )
 
 
@@ -166,20 +166,18 @@ def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
     return f"{said}."
 
 
-def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
+def _notes(gains: pd.DataFrame, measure: Measure, means: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Say how the gains were computed."""
     if gains.empty:
         return ("No run could be paired, so all differences are unknown.",)
     said = {
-        "seeds": "Several seeds: Student's t over the paired differences; each seed draws its own split and weights.",
-        "rows": "One seed, or equal differences under all seeds: normal approximation of two unpaired proportions on "
-        "the test rows of one seed; it says nothing about other seeds.",
-        "none": f"One seed, or equal differences under all seeds: no interval of {measure.words}; run several seeds.",
+        "seeds": "Intervals over seeds (Student's t).",
+        "rows": "One seed, or equal gains under all: intervals over its test rows; other seeds may differ.",
+        "none": f"One seed, or equal gains under all: no interval of {measure.words}; run several seeds.",
     }
     tested = gains.p.count()
-    corrected = f'"helps" and "harms": significant at the 5 % level after Holm\'s correction for {tested} comparisons.'
+    corrected = f"Helps, harms: significant at the 5 % level, corrected for {tested} comparisons (Holm)."
     return (
-        f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in set(gains.source)),
         *([corrected] if tested else []),
         *_upper_bounds(means),
@@ -189,11 +187,9 @@ def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping
 def _upper_bounds(means: Mapping[str, Estimate]) -> list[str]:
     """Explain pooled training, and say if it is not above the baseline."""
     return [
-        f"{method}: each client trained on the data of all clients, as if in one place: an upper bound if the clients' "
-        "data are consistent."
+        f"{method}: an upper bound if the clients' data are consistent."
         if estimate.mean > 0
-        else f"{method}: each client trained on the data of all clients, but is not above local in the mean over "
-        f"clients ({points(estimate.mean, sign=True)} points): not an upper bound."
+        else f"{method}: no upper bound: {points(estimate.mean, sign=True)} points over local in the mean."
         for method, estimate in means.items()
         if method.startswith(POOLED)
     ]
@@ -220,8 +216,7 @@ def gains_table(answer: Answer) -> Table:
         ordered = cells.loc[_mean_gains(gains).sort_values(kind="stable").index]
         gap = pd.DataFrame({"client": [f"... {len(cells) - 2 * ENDS} between ..."]})
         cells = pd.concat([ordered[:ENDS], gap, ordered[-ENDS:]]).fillna("")
-    measure = "" if answer.measure == ACCURACY.words else f" in {answer.measure}"
-    title = f"Gains over {answer.baseline}{measure} (95 % interval)"
+    title = f"Gains over {answer.baseline}: points of {answer.measure} (95 % interval)"
     return cells_table(title, cells, words={"client"}, whole=methods, notes=[*answer.notes, *left_out(answer)])
 
 

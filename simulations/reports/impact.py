@@ -17,7 +17,7 @@ from rich.table import Table
 from simulations.reports.estimates import ACCURACY, ROUNDING, Estimate, Measure, over_seeds, points, with_interval
 from simulations.reports.pairing import BASELINES, LOCAL, Pairing
 from simulations.reports.runs import Group, mean_of
-from simulations.reports.terminal import BYTES_NOTE, COSTS, byte_size, percent, table_of
+from simulations.reports.terminal import COSTS, byte_size, percent, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,14 +124,11 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
         **{heading: partial(_cost, name) for name, (heading, _) in COSTS.items()},
         "clock": lambda row: None if row["clock"] is None else f"{row['clock']:.1f} s",
     }
-    of = "" if measure is ACCURACY else f" in {measure.words}"
     baseline = BASELINES[found[0].baseline if found else LOCAL]
-    notes = [
-        f"Points{of} over {baseline}, by client and seed: the mean; the share of clients that lose more than "
-        f"{points(HARM)}; the mean of the tenth of the clients (at least one) with the smallest gains.",
-        f"Payload and costs are totals of a run; memory is the maximum. {BYTES_NOTE}",
-    ]
-    return table_of("Methods by gain", columns, [one.to_json() for one in found], words={"method"}, notes=notes)
+    rows = [one.to_json() for one in found]
+    notes = [f"Gain: points of {measure.words} over {baseline}; harmed: clients that lose over {100 * HARM:g} point."]
+    notes += ["Costs: totals of a run; memory: the maximum."] * any(row["costs"] for row in rows)
+    return table_of("Methods by gain", columns, rows, words={"method"}, notes=notes)
 
 
 def _cost(name: str, row: Mapping[str, Any]) -> str | None:

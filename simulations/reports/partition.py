@@ -53,9 +53,10 @@ class Split:
         return {name: value for name, value in vars(self).items() if name != "counts"} | {"shares": shares}
 
 
-def load_split(config: RunConfig) -> Split:
+def load_split(config: RunConfig, called: str = "") -> Split:
     """Count the rows of each client of a config with at least one client; with ``pooled`` too, only its own rows.
 
+    `called` is the name of the data set in the title; by default as the config has it.
     Raises HetflError if the data cannot be read or partitioned.
     """
     config = config.with_data()
@@ -71,7 +72,7 @@ def load_split(config: RunConfig) -> Split:
         for number, data in enumerate(clients)
     ]
     return Split(
-        title=f"{dataset_called(config.dataset)}, {config.partition}, {many}, seed {config.seed}",
+        title=f"{called or dataset_called(config.dataset)}, {config.partition}, {many}, seed {config.seed}",
         shares=pd.DataFrame(shares, columns=["domain", *KINDS, "name"]),
         counts=pd.DataFrame(map(_class_counts, clients)),
         own_tests=config.test_set == "client",

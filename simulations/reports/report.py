@@ -20,15 +20,16 @@ from rich.table import Table
 
 from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.config import KEYS, RunConfig, Value, load_toml, meaning, to_toml
-from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
+from simulations.reports.datasets import with_short_names
 from simulations.reports.doubts import doubts, too_short
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
 from simulations.reports.plots.comparison import compare_figure, run_figure
+from simulations.reports.plots.drawing import NARROW, WIDTH
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
@@ -65,9 +66,11 @@ def report_page(runs: Sequence[Run]) -> str:
     """Return the HTML page of runs; raises RunFolderError if there is no run."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    groups, several = group_runs(runs), len(runs) > 1
+    shown, several = with_short_names(runs), len(runs) > 1
+    groups = group_runs(shown)
     titles = {run.folder: f"{group.label}, seed {run.summary['seed']}" for group in groups for run in group.runs}
-    splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in map(_split, runs)}.values()
+    found = (_split(run, str(short.config["dataset"])) for run, short in zip(runs, shown, strict=True))
+    splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in found}.values()
     environment = Environment(
         loader=DictLoader(load_toml(Path(__file__).with_name("page.toml"))),
         autoescape=True,
@@ -76,13 +79,13 @@ def report_page(runs: Sequence[Run]) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page").render(
-        title=_title(runs),
+        title=_title(shown),
         terms=shared_terms(groups) if several else "",
         unequal=unequal_terms(groups),
-        answer=_answer(runs),
-        comparison=compare_table(runs) if several else None,
-        doubts=[*too_short(runs), *doubts(runs)] if several else [],
-        pictures=_pictures([run for run in runs if not curve(run).empty], titles),
+        answer=_answer(shown),
+        comparison=compare_table(shown) if several else None,
+        doubts=[*too_short(shown), *doubts(shown)] if several else [],
+        pictures=_pictures([run for run in shown if not curve(run).empty], titles),
         parts=[_part(run, titles[run.folder]) for run in runs],
         splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],
     )
@@ -90,7 +93,7 @@ def report_page(runs: Sequence[Run]) -> str:
 
 def _title(runs: Sequence[Run]) -> str:
     algorithms = list(dict.fromkeys(map(method_of, runs)))
-    datasets = dict.fromkeys(dataset_called(str(run.config["dataset"])) for run in runs)
+    datasets = dict.fromkeys(str(run.config["dataset"]) for run in runs)
     names = ", ".join(algorithms) if len(algorithms) <= MAX_NAMES else f"{len(algorithms)} algorithms"
     return f"{names} on {', '.join(datasets)}"
 
@@ -119,18 +122,23 @@ def _pictures(runs: Sequence[Run], titles: Mapping[Path, str]) -> list[dict[str,
         for points in [curve(run).accuracy]
     )
     own = [_image(partial(run_figure, runs[0]), described)] if len(runs) == 1 else []
-    return [*own, _image(partial(compare_figure, runs, upright=True), described)]
+    return [*own, _image(partial(compare_figure, runs), described)]
 
 
-def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
-    """Return a picture as a data URI, with its alternative text."""
+def _image(draw: Callable[[float], Figure], described: str) -> dict[str, str]:
+    """Return a picture, as data URIs for a wide and a narrow screen, with its alternative text."""
+    return {"source": _drawn(draw, WIDTH, described), "narrow": _drawn(draw, NARROW, described), "text": described}
+
+
+def _drawn(draw: Callable[[float], Figure], width: float, described: str) -> str:
+    """Return a picture of a width in inches as a data URI."""
     from matplotlib import style
 
     file = BytesIO()
     with style.context({"svg.hashsalt": described}, after_reset=True), catch_warnings():
         filterwarnings("ignore", "Glyph .* missing")
-        draw().savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return {"source": f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}", "text": described}
+        draw(width).savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}"
 
 
 def _part(run: Run, title: str) -> dict[str, Any]:
@@ -222,8 +230,8 @@ def _value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
 
 
-def _split(run: Run) -> Split | str:
-    """Return the partition of the rows, or why it cannot be computed any more."""
+def _split(run: Run, dataset: str) -> Split | str:
+    """Return the partition of the rows of a data set with a short name, or why it cannot be computed any more."""
     from hetfl_flwr.methods import resolve
     from simulations.reports.partition import load_split
 
@@ -234,7 +242,7 @@ def _split(run: Run) -> Split | str:
         config = RunConfig.from_flat({**run.config, "clients": clients})
         if not config.dataset:
             return f"{run.name}: its nodes used their own data"
-        split = load_split(resolve(config))
+        split = load_split(resolve(config), dataset)
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}

@@ -22,7 +22,7 @@ from simulations.reports.runs import (
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, cost_line, first, percent, table_of, thousands
+from simulations.reports.terminal import NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 
 EPSILON_NOTE = (
     "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
@@ -84,7 +84,7 @@ def summary_table(run: Run) -> Table:
     rows += [("", line) for line in first(failures, MAX_FAILURES, "and {:,} more in rounds.jsonl")]
     rows += [("note", note) for note in notes(run)]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
-    below = [best_note, f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]
+    below = [best_note, "Accuracy: mean ± standard deviation over clients."]
     table = table_of(run.name, columns, rows, words={"value"}, whole={"figure"}, notes=below)
     table.show_header, table.columns[1].min_width = False, 40
     return table
@@ -105,9 +105,9 @@ def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None
     """
     found = [selected_accuracy(run) for run in runs if best_accuracy(run) is not None]
     if found and None not in found:
-        note = "Best round: mean test accuracy of the round with the highest mean validation accuracy."
+        note = "Best round: chosen by validation accuracy."
         return "best round %", note, selected_accuracy
-    note = "Best round by test: the highest mean test accuracy of any round; too high, since chosen on the test set."
+    note = "Best round by test: too high, since it is chosen on the test set."
     return "best round by test %", note, best_accuracy
 
 
@@ -144,19 +144,14 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         "failed": lambda group: _listed(group.values("failures")),
         "epsilon": lambda group: f"{max(found):.3g}" if (found := known(group.values("epsilon"))) else None,
     }
-    share = "95 % of the lowest best accuracy of these runs; --target sets another"
-    origin = "" if target else f" {percent(goal)} % is {share}."
     below = [unequal_terms(groups), best_note]
-    if goal:
-        below.append(
-            f"{to_goal.capitalize()}: bytes up + down until the mean test accuracy first was {percent(goal)} % or more."
-            f"{origin}"
-        )
-        if any(_has_clock(group) for group in groups):
-            below.append(f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine.")
+    if goal and not target:
+        below.append(f"{percent(goal)} %: 95 % of the lowest best accuracy; --target sets another.")
+    if any(_has_clock(group) for group in groups):
+        below.append("Clock: simulated seconds; seconds: of this machine.")
     if any(run.summary.get("epsilon") is not None for run in runs):
         below.append(f"Epsilon: {EPSILON_NOTE}")
-    below.append(f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}")
+    below.append("Accuracy: mean ± standard deviation over clients. Payload, wire: up + down.")
     return table_of(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=below)
 
 

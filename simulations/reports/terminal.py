@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NOTHING = "-"
-BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
 QUALITIES = {
     "bal.": ("balanced_accuracy", "balanced accuracy"),
     "F1": ("macro_f1", "macro F1"),
@@ -69,7 +68,7 @@ def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> T
     }
     meanings = "; ".join(f"{heading} {QUALITIES[heading][1]}" for heading in measured)
     note = "Accuracy in % before and after training on the client's test set" + f"; {meanings}" * bool(meanings)
-    notes = [f"{note}. Payload up and down. {BYTES_NOTE}"]
+    notes = [f"{note}; up, down: payload."]
     notes += [f"The {most} clients of {every} with the lowest accuracy; clients.json has all."] * (len(clients) < every)
     return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
 

@@ -18,6 +18,7 @@ from simulations.reports.plots.drawing import (
     LINE,
     LONGEST_LABEL,
     MARKERS,
+    WIDTH,
     dress,
     headed,
     legend_below,
@@ -82,7 +83,7 @@ class Course:
             axes.fill_between(x, self.points.low, self.points.high, color=self.colour, alpha=0.12, linewidth=0)
 
 
-def run_figure(run: Run) -> Figure:
+def run_figure(run: Run, width: float = WIDTH) -> Figure:
     """Draw the accuracy of each client (a band if there are many), their mean, and the global model over rounds.
 
     Raises `RunFolderError` if no round of the run was evaluated.
@@ -104,7 +105,7 @@ def run_figure(run: Run) -> Figure:
         mean = replace(mean, label="mean and range of clients", points=mean.points.join(among, on="round"))
     known = {one.round: one.global_accuracy for one in run.rounds if one.global_accuracy is not None}
     shared = [mean, *([Course.line("global model", SHARED_LOOK + 1, known)] if known else [])]
-    figure = page(4.2)
+    figure = page(4.2, width)
     axes = figure.add_subplot()
     draw_rounds(axes, [*courses, *shared], "accuracy")
     name_lines(figure, [axes], [*courses, *shared])
@@ -114,13 +115,14 @@ def run_figure(run: Run) -> Figure:
     return headed(figure, f"{of}: the clients' mean accuracy goes {went}")
 
 
-def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
+def compare_figure(runs: Sequence[Run], width: float = 0) -> Figure:
     """Draw the mean accuracy of runs over rounds, payload bytes and, if they have a clock, simulated seconds.
 
     Runs that differ only in their seed share one line: their mean over the rounds that all of them evaluated, with a
     band of one standard deviation (n - 1) each way, clipped to [0, 1]. The logarithmic axis of bytes leaves out
-    evaluations before the first byte was sent. Panels are side by side, or below each other if `upright`. Raises
-    `RunFolderError` if there are no runs, or one without an evaluated round.
+    evaluations before the first byte was sent. Panels are side by side, or below each other in a
+    picture of the given width in inches. Raises `RunFolderError` if there are no runs, or one without an evaluated
+    round.
     """
     from matplotlib.ticker import AutoLocator
 
@@ -130,8 +132,8 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     courses = [course_of(group, number) for number, group in enumerate(groups)]
     timed = [course for course in courses if course.points.clock.notna().all()]
     panels = 3 if timed else 2
-    figure = page(3 * panels + 0.8, 6.5) if upright else page(4.2, 4 * panels)
-    over_rounds, over_bytes, *over_seconds = figure.subplots(*((panels, 1) if upright else (1, panels)), sharey=True)
+    figure = page(3 * panels + 0.8, width) if width else page(4.2, 4 * panels)
+    over_rounds, over_bytes, *over_seconds = figure.subplots(*((panels, 1) if width else (1, panels)), sharey=True)
     draw_rounds(over_rounds, courses, "mean accuracy over clients")
     draw_costs(over_bytes, courses)
     for axes in over_seconds:
@@ -145,7 +147,7 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     terms = filter(None, (shared_terms(groups), unequal_terms(groups), banded))
     letters = int(figure.get_figwidth() / LETTER)
     name_lines(
-        figure, figure.axes if upright else figure.axes[-1:], courses, "\n".join(fill(line, letters) for line in terms)
+        figure, figure.axes if width else figure.axes[-1:], courses, "\n".join(fill(line, letters) for line in terms)
     )
     return headed(figure, ending(groups, courses))
 
@@ -232,8 +234,5 @@ def name_lines(figure: Figure, places: Sequence[Axes], courses: Sequence[Course]
         return
     handles, labels = places[0].get_legend_handles_labels()
     labels = [fill(label, 40) for label in labels]
-    longest = max(len(line) for label in labels for line in label.splitlines())
-    columns = max(1, int(figure.get_figwidth() / (longest * LETTER + 0.6)))
-    legend_below(figure, handles, labels, terms, min(columns, len(labels)))
-    lines = sum(len(label.splitlines()) for label in labels) / columns
+    lines = legend_below(figure, handles, labels, terms, most=len(labels))
     figure.set_figheight(figure.get_figheight() + LINE * lines)

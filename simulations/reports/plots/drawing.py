@@ -29,6 +29,8 @@ MARKERS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "v": "▼", "P": "✚
 DPI = 150
 WIDTH = 8.0
 """Width of a picture that fills a page, in inches."""
+NARROW = 4.5
+"""Width of a picture for the screen of a phone, in inches."""
 LONGEST_LABEL = 80
 LINE, LETTER, BOLD = 0.17, 0.075, 0.088
 """Height of a line of small text, width of a character of small text, and of a title, in inches."""
@@ -102,12 +104,15 @@ def name_ends(axes: Axes, names: Sequence[str], ends: Sequence[float], colours: 
 
 
 def legend_below(
-    figure: Figure, handles: Sequence[Artist], labels: Sequence[str], title: str = "", columns: int = 2
-) -> None:
-    """Draw a legend with a title below a figure."""
+    figure: Figure, handles: Sequence[Artist], labels: Sequence[str], title: str = "", most: int = 2
+) -> float:
+    """Draw a legend with a title below a figure, in at most so many columns; return its lines, without the title."""
+    lines = [line for label in labels for line in label.splitlines()]
+    columns = max(1, min(most, int(figure.get_figwidth() / (max(map(len, lines)) * LETTER + 0.6))))
     where: Any = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": "small"}
     legend = figure.legend(handles, labels, title=title, title_fontsize="small", **where)
     legend.get_title().set(color="dimgray", multialignment="center")
+    return len(lines) / columns
 
 
 def write_figure(figure: Figure, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isnan
-from textwrap import fill
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, MethodImpact
 from simulations.reports.pairing import BASELINES
-from simulations.reports.plots.drawing import COLOURS, LONGEST_LABEL, headed, legend_below, page
+from simulations.reports.plots.drawing import COLOURS, LINE, LONGEST_LABEL, WIDTH, headed, legend_below, page
 from simulations.reports.terminal import byte_size
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 ROW_HEIGHT = 0.265
-"""Height of the row of a method, in inches."""
+"""Minimum height of the row of a method, in inches."""
 NAME = 36
-"""Characters per line of a method's name."""
+"""Characters per line of a method's name, in a picture that fills a page."""
 DOTS_ABREAST = 60
 """The number of dots that fit side by side."""
 STEP, FARTHEST, BELOW = 0.1, 0.25, 0.18
@@ -32,20 +32,26 @@ STEP, FARTHEST, BELOW = 0.1, 0.25, 0.18
 center of the row; in row heights."""
 
 
-def methods_figure(found: Sequence[MethodImpact]) -> Figure:
+def methods_figure(found: Sequence[MethodImpact], width: float = WIDTH) -> Figure:
     """Draw the clients' gains, one row per method in the given order, with the payload on the right.
 
     Each dot is a client, a diamond is the mean over clients with its 95 % interval over seeds. The baseline is the line
     at 0; it has a row only if there is no other method.
     """
     found = [one for one in found if one.label != one.baseline] or found
-    figure = page(1.8 + ROW_HEIGHT * len(found))
+    lines = max(len(_wrapped(one.label, width)) for one in found)
+    figure = page(1.46 + max(ROW_HEIGHT, LINE * lines) * len(found), width)
     axes = figure.subplots()
-    draw_impact(
-        axes, {one.label: one.impact for one in found}, {one.label: byte_size(one.both_ways("bytes")) for one in found}
-    )
-    explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
+    payload = {one.label: byte_size(one.both_ways("bytes")) for one in found}
+    draw_impact(axes, {one.label: one.impact for one in found}, payload, width)
+    below = explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
+    figure.set_figheight(figure.get_figheight() + LINE * below)
     return headed(figure, _ending(found[0]))
+
+
+def _wrapped(name: str, width: float) -> list[str]:
+    """Return the lines of a method's name in a picture of a width in inches."""
+    return wrap(printable(name, LONGEST_LABEL), int(NAME * width / WIDTH))
 
 
 def _ending(best: MethodImpact) -> str:
@@ -63,8 +69,8 @@ def _ending(best: MethodImpact) -> str:
     return f"With {best.label}, clients gain {gain} over {baseline} on average, and {losing} lose more than a point"
 
 
-def explain(figure: Figure, what: str) -> None:
-    """Draw the legend of a picture of gains below it."""
+def explain(figure: Figure, what: str) -> float:
+    """Draw the legend of a picture of gains below it, and return its lines."""
     from matplotlib.lines import Line2D
 
     marks = {
@@ -73,7 +79,7 @@ def explain(figure: Figure, what: str) -> None:
         "mean below 0": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[1]),
         "not significant, or one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
     }
-    legend_below(figure, [*marks.values()], [*marks], what)
+    return legend_below(figure, [*marks.values()], [*marks], what)
 
 
 def swarm(gains: Sequence[float], width: float) -> list[float]:
@@ -93,10 +99,13 @@ def swarm(gains: Sequence[float], width: float) -> list[float]:
     return moved
 
 
-def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[str, str]) -> None:
+def draw_impact(
+    axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[str, str], page_width: float = WIDTH
+) -> None:
     """Draw one row per method, the first on top: its clients' gains, their mean, and the text in `beside`.
 
-    The mean is hollow if its interval is unknown or contains 0. The row of None stays empty.
+    The mean is hollow if its interval is unknown or contains 0. The row of None stays empty. Names are wrapped to the
+    width of the page, in inches.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -117,7 +126,7 @@ def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[s
         if text := beside.get(name):
             where = ("axes fraction", "data")
             axes.annotate(text, (1.01, place), xycoords=where, va="center", fontsize="small")
-    names = [fill(printable(name, LONGEST_LABEL), NAME) for name in rows]
+    names = ["\n".join(_wrapped(name, page_width)) for name in rows]
     axes.set_yticks(range(len(rows)), names, fontsize="small")
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetfl_flwr.text import printable
-from simulations.reports.plots.drawing import headed, page
+from simulations.reports.plots.drawing import WIDTH, headed, page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 
 MAX_CELLS, MAX_TICKS = 400, 40
 """The most cells of a heat map with their number in them, and the most clients with a tick each."""
-LONGEST_TICK, MAX_LETTERS = 24, 60
-"""Characters of a name next to a heat map, and of all names below it before they are rotated."""
+LONGEST_TICK, LETTERS = 24, 7.5
+"""Characters of a name next to a heat map, and of all names below it for each inch of the picture, before they are
+rotated."""
+DIGIT = 0.06
+"""Width of a digit in a cell, in inches."""
 
 
-def split_figure(split: Split) -> Figure:
+def split_figure(split: Split, width: float = WIDTH) -> Figure:
     """Draw the number of training rows of each client and class, with clients from top to bottom, by domain."""
     from matplotlib.ticker import MaxNLocator
 
     order = split.shares.domain.factorize()[0].argsort(kind="stable")
     shares, classes = split.shares.iloc[order], [*map(str, split.counts)]
-    figure = page(min(max(2.8, 1.6 + 0.26 * len(shares)), 8))
+    figure = page(min(max(2.8, 1.6 + 0.26 * len(shares)), 8), width)
     axes = figure.add_subplot()
     counts = split.counts.to_numpy(dtype=np.float64)[order]  # NaN: not in its data set
-    few, most = counts.size <= MAX_CELLS, max(1.0, np.nanmax(counts))
+    most = max(1.0, np.nanmax(counts))
+    wide = DIGIT * len(f"{most:,.0f}") * len(classes)
+    few = counts.size <= MAX_CELLS and wide <= width
     places = (np.arange(len(classes)), np.arange(len(shares)))
     cells = axes.pcolormesh(
         *places, counts, cmap="Blues", vmin=-0.04 * most, vmax=most, edgecolor="white", lw=0.8 * few
@@ -47,7 +52,7 @@ def split_figure(split: Split) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(20, integer=True, min_n_ticks=1))
     else:
         names = [printable(name, LONGEST_TICK) for name in classes]
-        axes.set_xticks(range(len(classes)), names, rotation=90 if sum(map(len, names)) > MAX_LETTERS else 0)
+        axes.set_xticks(range(len(classes)), names, rotation=90 if sum(map(len, names)) > LETTERS * width else 0)
     step = -(-len(shares) // MAX_TICKS)
     names = shares.name.mask(shares.name == "", shares.domain if shares.domain.nunique() > 1 else "")
     labels = [f"{client} {printable(name, LONGEST_TICK)}".strip() for client, name in names.items()]

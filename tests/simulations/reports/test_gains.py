@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from fixtures.folders.pages import Page
+from fixtures.folders.run_folders import make
 from fixtures.folders.studies import ALONE, HELPED, ROWS, ended, study
 from scipy import stats
 from typer.testing import CliRunner
@@ -16,6 +18,7 @@ from hetfl_flwr.errors import RunFolderError
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import answer, gains_table, write_csv
+from simulations.reports.report import write_report
 from simulations.reports.runs import load_run, run_folders
 
 
@@ -43,7 +46,7 @@ def test_one_seed_gives_the_interval_of_two_proportions(tmp_path):
     assert (found.low[0], found.high[0]) == pytest.approx(stats.norm.interval(0.95, 0.1, error))
     assert found.p[0] == pytest.approx(2 * stats.norm.sf(0.1 / error))
     assert set(found.source) == {"rows"}
-    assert "unpaired" in " ".join(found.attrs["notes"])
+    assert "intervals over its test rows" in " ".join(found.attrs["notes"])
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -197,6 +200,32 @@ def test_compare_prints_tables_and_sentences_and_writes_files(tmp_path, hetfl):
     assert (gains["comparisons"], gains["baseline"], len(gains["gains"])) == (3, "local", 3)
     assert [(one["method"], len(one["runs"])) for one in facts["methods"]] == [("local", 3), ("fedhe", 3)]
     assert [run["algorithm"] for run in facts["runs"]].count("fedhe") == 3
+
+
+def test_notes_are_no_longer_than_their_table(tmp_path, hetfl):
+    """Tables of two methods, twice, and of three clients: a heading, a rule, and a line each."""
+    study(tmp_path / "runs")
+    tables = hetfl("compare", tmp_path / "runs").out.split("\n\n")
+    for table, rows in zip(tables, (2, 2, 3), strict=False):
+        below = table.partition("\u2500\n")[2].splitlines()
+        assert len(below[rows:]) <= rows + 2, table
+
+
+def test_files_are_named_relative_to_their_folder(tmp_path, hetfl):
+    """Two pairs of files of the same names, in different folders."""
+    (tmp_path / "runs").mkdir()
+    for place in ("old", "new"):
+        files = ",".join(str(tmp_path / place / name) for name in ("north.csv", "south.csv"))
+        make(tmp_path / "runs" / place, dataset=files)
+    out = hetfl("compare", tmp_path / "runs" / "old").out
+    assert out.startswith("dataset ./north.csv,./south.csv, clients 2")
+    out = hetfl("compare", tmp_path / "runs").out
+    assert "differ in dataset (./new/north.csv,./new/south.csv / ./old/north.csv,./old/south.csv)" in " ".join(
+        out.split()
+    )
+    assert str(tmp_path) not in out
+    page = Page(write_report([tmp_path / "runs"], tmp_path / "report.html"))
+    assert "fedhe on ./new/north.csv,./new/south.csv, ./old/north.csv,./old/south.csv" in page.words
 
 
 def test_a_name_that_is_a_formula_is_escaped_in_the_csv_file(tmp_path):

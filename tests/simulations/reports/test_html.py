@@ -87,7 +87,8 @@ def test_the_page_does_not_depend_on_matplotlib_settings(tmp_path):
 def test_the_page_is_self_contained(tmp_path):
     page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
     assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
-    links = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
+    kinds = {"src", "srcset", "href"}
+    links = [value for _, attributes in page.tags for key, value in attributes.items() if key in kinds]
     assert all(str(value).startswith("data:") for value in links)
     assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
     policy = next(meta["content"] for meta in page.of("meta") if meta.get("http-equiv") == "Content-Security-Policy")
@@ -140,7 +141,9 @@ def test_the_page_in_a_browser(tmp_path, browser, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     sizes = page.eval_on_selector_all("img", "all => all.map(one => [one.naturalWidth, one.clientWidth])")
     assert sizes
-    assert all(natural > 20 and width > 20 for natural, width in sizes)
+    assert all(0.75 * natural < width <= natural for natural, width in sizes), "texts in a picture become too small"
+    scrolled = page.eval_on_selector_all("figure", "all => all.map(one => one.scrollWidth > one.clientWidth)")
+    assert not any(scrolled), "a picture is wider than the screen"
     lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
     assert (page.evaluate(lightness) > 384) == (scheme == "light")
     assert len(page.screenshot(full_page=True)) > 20_000
