@@ -423,8 +423,8 @@ def read_notes(folder: Path) -> list[str]:
 def first_problem(error: ValidationError) -> str:
     """Return in a line what is wrong first, and where."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return printable(" ".join((f"{place}: {first['msg']}" if place else first["msg"]).split()))
+    place, said = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
+    return printable(" ".join((f"{place}: {said}" if place else said).split()))
 
 
 def _read_json(path: Path, kind: TypeAdapter[T]) -> T | None:

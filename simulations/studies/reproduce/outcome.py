@@ -18,7 +18,8 @@ from scipy.special import stdtr, stdtrit
 from scipy.stats import friedmanchisquare, studentized_range  # type: ignore[attr-defined]
 
 from simulations.reports.impact import Impact
-from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Cell, Measure, Recipe
+from simulations.studies.reproduce.keys import GAIN, HARMED, IMPACT, WORST
+from simulations.studies.reproduce.recipe import Cell, Measure, Recipe
 from simulations.studies.reproduce.records import Record, course_name
 
 LEVEL = 0.95

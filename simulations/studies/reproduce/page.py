@@ -8,8 +8,9 @@ from shutil import copyfile
 
 from hetfl_flwr.common.files import replace_file, writing
 from simulations.studies.jobs import PLACES
+from simulations.studies.reproduce.keys import GAIN
 from simulations.studies.reproduce.outcome import Outcome, Ranking
-from simulations.studies.reproduce.recipe import GAIN, TUNED, Cell, Recipe
+from simulations.studies.reproduce.recipe import TUNED, Cell, Recipe
 from simulations.studies.reproduce.records import Record
 
 CHOSEN = {
@@ -125,7 +126,7 @@ def _grid(
 def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table whose first column is text and whose other columns are right-aligned."""
     lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(part.replace('|', chr(92) + '|') for part in line)} |" for line in lines)
 
 
 def ranks_as_markdown(found: Ranking | None, measure: str) -> str:

@@ -1,42 +1,86 @@
 """A table or figure of a paper as a TOML file: its runs, its measures, and the paper's figures."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
-from hetfl_flwr.config import RunConfig, Value, flattened, load_toml
+from hetfl_flwr.config import RunConfig, Value, check_values, flattened, load_toml, usable_path
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
-from hetfl_flwr.runs.record import Summary
+from hetfl_flwr.runs.record import Client, first_problem
+from hetfl_flwr.text import LONGEST_NAME
+from simulations.studies.jobs import ASIDE, PLACES
+from simulations.studies.reproduce.keys import IMPACT, check_curve, check_measure
 
 TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 """Folder of the recipes."""
 
-NUMBERS = ("numbers_up", "numbers_down")
-"""Counts of numbers in payloads, which ``rounds.jsonl`` has and ``summary.json`` does not."""
-
-GAIN, HARMED, WORST = "gain", "harmed", "worst-tenth"
-IMPACT = (GAIN, HARMED, WORST)
-"""Measures relative to the baseline's run with the same seed.
-
-They are the mean gain in accuracy over clients, the share of clients that lose more than a point, and the mean gain of
-the tenth of the clients that gain least.
-"""
-
 TUNED = ", tuned"
 """What the name of a tuned row ends in."""
+
+MAX_SEEDS, MAX_TRIALS = 1000, 10_000
+"""Maximum number of seeds, and of trials for a cell."""
 
 QUICK_TRIALS = 2
 """Maximum number of trials in the quick variant."""
 
-PAYLOAD = "payload"
-"""The sum of ``bytes_up`` and ``bytes_down`` of ``summary.json``."""
-
 SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick", "columns")
 """Keys that a recipe inherits from the recipe whose runs it shares, unless it sets them."""
 
-Settings = Annotated[dict[str, Value], BeforeValidator(lambda table: dict(flattened(table)))]
+ELSEWHERE = ("seed", *sorted(ASIDE - {*PLACES}))
+"""Keys that no recipe sets: seeds are counted, and the command says where and how runs are executed."""
+
+
+def _flat(table: object) -> dict[str, Value]:
+    if not isinstance(table, dict):
+        raise ValueError("expected a table of config keys")
+    flat = dict(flattened(table))
+    try:
+        check_values(flat)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    for key, value in flat.items():
+        _in_lines(f"{key} = {value}")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{key} = {value}: expected a finite number")
+    return flat
+
+
+def _in_lines(text: str) -> str:
+    if not text.replace("\n", "").isprintable():
+        raise ValueError(f"{text!r} holds a character that cannot be printed")
+    return text
+
+
+def _in_a_line(text: str) -> str:
+    if "\n" in text:
+        raise ValueError(f"{text!r} has several lines, expected one")
+    return _in_lines(text)
+
+
+Prose = Annotated[str, AfterValidator(_in_lines)]
+"""A text of a page."""
+
+Word = Annotated[str, AfterValidator(_in_a_line)]
+"""A text that a page or the terminal shows in a line."""
+
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_in_a_line)]
+"""The name of a row, a column or a measure."""
+
+Settings = Annotated[dict[str, Value], PlainValidator(_flat)]
 """Config keys, flat; in TOML, an algorithm's options are a table."""
 
 Variant = Literal["full", "short", "quick"]
@@ -51,8 +95,16 @@ readings are shown.
 """
 
 
+def _form(figures: object) -> str:
+    return "list" if isinstance(figures, list) else "table" if isinstance(figures, dict) else "number"
+
+
+Papers = Annotated[Annotated[float, Tag("number")] | Annotated[dict[str, float], Tag("table")], Discriminator(_form)]
+"""The paper's figure, or those of a column."""
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
 
 
 class Measure(_Part):
@@ -71,15 +123,8 @@ class Measure(_Part):
         "%" is a share times 100, "points" are a difference of two shares times 100.
     """
 
-    key: str
+    key: Annotated[str, AfterValidator(check_measure)]
     unit: Literal["%", "points", "numbers", "MB", ""] = "%"
-
-    @field_validator("key")
-    @classmethod
-    def _known(cls, key: str) -> str:
-        if ":" not in key:
-            _among("figure", [key], [*Summary.__annotations__, *NUMBERS, *IMPACT, PAYLOAD])
-        return key
 
 
 class Figures(_Part):
@@ -105,8 +150,8 @@ class Figures(_Part):
 
     kind: Literal["bars", "lines", "curves", "gains", "differences", "features"] = "bars"
     measures: list[str] = []
-    y: list[str] = ["accuracy"]
-    client: int = 0
+    y: list[Annotated[str, AfterValidator(check_curve)]] = ["accuracy"]
+    client: Client = 0
 
     @property
     def drawn(self) -> list[str]:
@@ -127,7 +172,11 @@ class _Varied(_Part):
 class Column(_Varied):
     """Settings that runs of all rows have in common, such as the data set."""
 
-    name: str
+    name: Name
+
+
+WHOLE = Column.model_construct(name="")
+"""The column of a recipe that has none."""
 
 
 class Row(_Varied):
@@ -149,8 +198,10 @@ class Row(_Varied):
         The baseline: the row that this one is compared with over seeds. Empty: the recipe's.
     """
 
-    name: str
-    paper: list[float] | dict[str, float | dict[str, float]] = {}
+    name: Name
+    paper: Annotated[
+        Annotated[list[float], Tag("list")] | Annotated[dict[str, Papers], Tag("table")], Discriminator(_form)
+    ] = {}
     within: dict[str, Settings] = {}
     without: list[str] = []
     against: str = ""
@@ -239,24 +290,27 @@ class Recipe(_Varied):
         The variant to run, which the command sets.
     """
 
-    title: str
-    paper: str
-    source: str
-    needs: str = ""
+    title: Word
+    paper: Word
+    source: Word
+    needs: Prose = ""
     runs: str = ""
-    note: str = ""
+    note: Prose = ""
     chosen: Reading = ""
-    found: str = ""
-    seeds: Annotated[int, Field(ge=1)] = 3
+    found: Prose = ""
+    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 3
     against: str = ""
-    tuned: Annotated[int, Field(ge=0)] = 0
+    tuned: Annotated[int, Field(ge=0, le=MAX_TRIALS)] = 0
     ranked: str = ""
-    measures: dict[str, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]]
+    measures: Annotated[
+        dict[Name, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]],
+        Field(min_length=1),
+    ]
     figure: Figures = Figures()
     shown: list[str] = []
     short_only: Annotated[list[str], Field(alias="short-only")] = []
     columns: list[Column] = []
-    rows: list[Row]
+    rows: Annotated[list[Row], Field(min_length=1)]
     variant: Variant = "full"
 
     @model_validator(mode="after")
@@ -287,14 +341,15 @@ class Recipe(_Varied):
     def _runs(self) -> Self:
         """Check the config of each cell."""
         folders = [cell.folder for cell in self.cells()]
-        if shared := next((folder for folder in folders if not folder or folders.count(folder) > 1), None):
+        if shared := next((folder for folder in folders if folders.count(folder) > 1), None):
             raise ValueError(
                 f"names of rows or columns differ only in signs and share the folder {shared!r}: rename one"
             )
         for cell in (*self.cells(), *self.cells("short"), *self.cells("quick")):
             _among("measure", cell.paper, self.measures)
             try:
-                RunConfig.from_flat(cell.settings)
+                usable_path(cell.folder)
+                check_settings(cell.settings)
             except HetflError as error:
                 raise ValueError(f"{cell.name}: {error}") from None
         return self
@@ -317,7 +372,7 @@ class Recipe(_Varied):
     def cells(self, variant: Variant = "full") -> Iterator[Cell]:
         """Yield the cells of the table, row by row; in the quick variant, without the paper's figures."""
         for row in self.rows:
-            for column in self.columns or [Column(name="")]:
+            for column in self.columns or [WHOLE]:
                 parts = [part.settings for part in (self, column, row)]
                 parts += [part.of(variant) for part in (self, column, row)]
                 parts += [row.within.get(column.name, {})]
@@ -331,6 +386,15 @@ class Recipe(_Varied):
                     if self.tuned:
                         trials = min(self.tuned, QUICK_TRIALS) if variant == "quick" else self.tuned
                         yield cell.tuned.model_copy(update={"trials": trials})
+
+
+def check_settings(settings: Mapping[str, Value]) -> None:
+    """Raise a `ConfigError` unless these are the config keys of a cell."""
+    RunConfig.from_flat(settings)
+    for key in ELSEWHERE:
+        if key in settings:
+            why = "seeds is their number" if key == "seed" else "the command says where and how runs are executed"
+            raise ConfigError(f"leave out {key}: {why}")
 
 
 def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -372,6 +436,4 @@ def load(name: str) -> Recipe:
     try:
         return Recipe.model_validate(_completed(load_toml(path)))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from None
+        raise ConfigError(f"{path}: {first_problem(error)}") from None

@@ -1,34 +1,35 @@
 """The runs of a recipe, and a file of their figures that outlives the run folders."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from hetfl_flwr.common.files import replace_file, writing
+from hetfl_flwr.common.files import read_file, replace_file, writing
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.config import Value
-from hetfl_flwr.errors import RunFolderError, unknown
+from hetfl_flwr.errors import ConfigError, RunFolderError, unknown
+from hetfl_flwr.runs.record import Client, Count, Fraction, first_problem
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, load_run
 from simulations.studies.jobs import Job
-from simulations.studies.reproduce.recipe import NUMBERS, PAYLOAD, Cell, Recipe
-
-CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
-"""The key prefix for client P, or clients P to Q."""
+from simulations.studies.reproduce.keys import CLIENTS, NUMBERS, PAYLOAD, check_value
+from simulations.studies.reproduce.recipe import Cell, Recipe, Settings, Word
 
 POINTS = 500
 """Maximum number of points kept of a course, more than a picture can show."""
 
-Course = tuple[list[int], list[float]]
+OVER = " over round"
+"""What the name of a course ends in, after its key."""
+
+Course = tuple[list[Count], list[float]]
 """Rounds, and the values reported in them."""
 
 NAMED = (*PACKAGES, "processor", "threads", "device")
@@ -49,7 +50,7 @@ def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
 class Line(BaseModel):
     """A line of a JSON Lines file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 L = TypeVar("L", bound=Line)
@@ -62,13 +63,18 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
     """
     found = list[L]()
     try:
-        for line in path.read_text().splitlines() if path is not None and path.exists() else []:
+        for line in read_file(path).splitlines() if path is not None else []:
             found.append(kind.model_validate_json(line))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RunFolderError(f"{path}, line {len(found) + 1}: no {kind.__name__.lower()}: {first['msg']}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{path} cannot be read: {error}") from None
+    except FileNotFoundError:
+        pass
+    except (ValidationError, ConfigError) as error:
+        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise RunFolderError(
+            f"{path}, line {len(found) + 1}: {problem.replace('line 1 column', 'column')}; delete the line: what it "
+            "records is read again from the folder under --out, or made again where that is gone"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}; move it away") from None
     return found
 
 
@@ -78,6 +84,25 @@ def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
         return
     with writing(path):
         replace_file(path, "".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in lines).encode())
+
+
+def _checked_figures(figures: dict[str, float | None]) -> dict[str, float | None]:
+    for key, value in figures.items():
+        if value is not None:
+            check_value(key, value)
+    return figures
+
+
+def _checked_courses(courses: dict[str, Course]) -> dict[str, Course]:
+    for name, (rounds, values) in courses.items():
+        if len(rounds) != len(values):
+            raise ValueError(f"{name}: {len(rounds)} rounds and {len(values)} values")
+        for value in values:
+            check_value(name.removesuffix(OVER), value)
+    return courses
+
+
+Versions = dict[str, Word]
 
 
 class Record(Line):
@@ -102,12 +127,12 @@ class Record(Line):
     """
 
     cell: str
-    seed: int
-    settings: dict[str, Value]
-    versions: list[dict[str, str]]
-    figures: dict[str, float | None]
-    courses: dict[str, Course] = {}
-    clients: dict[int, float] = {}
+    seed: Count
+    settings: Settings
+    versions: list[Versions]
+    figures: Annotated[dict[str, float | None], AfterValidator(_checked_figures)]
+    courses: Annotated[dict[str, Course], AfterValidator(_checked_courses)] = {}
+    clients: dict[Client, Fraction] = {}
 
 
 class Records:
@@ -179,7 +204,7 @@ def _thinned(whole: Course) -> Course:
 
 def course_name(y: str) -> str:
     """Return the name of a course in a record."""
-    return f"{y} over round"
+    return f"{y}{OVER}"
 
 
 def measured(run: Run, key: str) -> float | None:

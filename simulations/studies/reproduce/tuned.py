@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Self
 
+from pydantic import Field, model_validator
 from rich.console import Console
 
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import HetflError
+from hetfl_flwr.runs.record import Count, Fraction, Seconds
 from simulations.reports.terminal import byte_size
 from simulations.studies.jobs import PLACES, Backend
-from simulations.studies.reproduce.recipe import Cell
-from simulations.studies.reproduce.records import Line, read_lines, write_lines
+from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
+from simulations.studies.reproduce.records import Line, Versions, read_lines, write_lines
 from simulations.studies.tuning import Tuning, run_searches, search, usual_space
 
 SEED = 999
@@ -40,13 +43,18 @@ class Found(Line):
     """
 
     cell: str
-    settings: dict[str, Value]
-    trials: int
-    values: dict[str, Value]
-    validation: float
-    payload: float
-    seconds: float
-    versions: dict[str, str]
+    settings: Settings
+    trials: Count
+    values: Settings
+    validation: Fraction
+    payload: Annotated[float, Field(ge=0)]
+    seconds: Seconds
+    versions: Versions
+
+    @model_validator(mode="after")
+    def _runs(self) -> Self:
+        check_settings(self.settings | self.values)
+        return self
 
     def is_of(self, cell: Cell) -> bool:
         """Return whether this is the result for a cell with its settings."""

@@ -1,6 +1,7 @@
 """``hetfl reproduce``: recipes are right, runs are made once, figures are counted right, nothing is lost."""
 
 import json
+import os
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -10,16 +11,17 @@ import pytest
 from rich.console import Console
 from scipy.stats import ttest_rel
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, last_rise, outcomes, ranking
-from simulations.studies.reproduce.page import counted, differences_as_markdown, markdown, merged
+from simulations.studies.reproduce.page import as_markdown, counted, differences_as_markdown, markdown, merged
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, course_name, measured
+from simulations.studies.reproduce.records import Record, Records, course_name, measured, read_lines
+from simulations.studies.reproduce.tuned import Found
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -253,6 +255,63 @@ def test_two_processes_that_record_into_one_file_keep_each_others_runs(recipe, r
     assert [json.loads(line)["cell"] for line in path.read_text().splitlines()] == ["fedhe", "private"]
 
 
+RECORD = (
+    '{"cell": "fedhe", "seed": 0, "settings": {"clients": 2}, "versions": [{"torch": "2.14.1"}], '
+    '"figures": {"accuracy": 0.5, "bytes_up": 3, "last:train-loss": -7.5, "acc": null}, '
+    '"courses": {"accuracy over round": [[1, 3], [0.25, 0.5]]}, "clients": {"0": 0.5, "1": 0.5}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"accuracy": 0.5', '"accuracy": NaN', "figures.accuracy"),
+        ('"accuracy": 0.5', '"accuracy": 1e999', "figures.accuracy"),
+        ('"accuracy": 0.5', '"accuracy": 97.0', "accuracy = 97: expected a fraction from 0 to 1"),
+        ('"accuracy": 0.5', '"accuracy": true', "figures.accuracy"),
+        ('"accuracy": 0.5', '"accuracy": "0.5"', "figures.accuracy"),
+        ('"bytes_up": 3', '"bytes_up": -3', "bytes_up = -3"),
+        ('"seed": 0', '"seed": true', "seed"),
+        ('"seed": 0', '"seed": -1', "seed"),
+        ('"clients": 2', '"clients": Infinity', "clients = inf"),
+        ('"clients": 2', f'"clients": {"9" * 400}', "clients"),
+        ('"2.14.1"', '"\\u001b[31m"', "versions.0.torch"),
+        ("[1, 3]", "[1]", "accuracy over round: 1 rounds and 2 values"),
+        ("0.25", "25.0", "accuracy = 25"),
+        ('{"0": 0.5', '{"0": 50.0', "clients.0"),
+        ('{"0": 0.5', '{"-1": 0.5', "clients.-1"),
+        (', "1": 0.5}}\n', "", "EOF"),  # cut short
+        ("cell", "\udcff", "invalid unicode"),
+    ],
+)
+def test_a_record_that_cannot_be_is_named_with_its_line_and_what_to_do(tmp_path, refusal, old, new, said):
+    path = tmp_path / "small.jsonl"
+    path.write_text(RECORD)
+    assert len(read_lines(path, Record)) == 1
+    path.write_bytes((RECORD + RECORD.replace(old, new)).encode(errors="surrogateescape"))
+    line = refusal(RunFolderError, Records, path)
+    assert (f"{path}, line 2: " in line, said in line, "delete the line" in line) == (True, True, True)
+
+
+def test_a_pipe_in_place_of_records_is_not_waited_for(tmp_path, refusal):
+    os.mkfifo(tmp_path / "small.jsonl")
+    assert "it is no file; move it away" in refusal(RunFolderError, Records, tmp_path / "small.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"), [({"callbacks": "os:path"}, "callbacks"), ({"learning-rat": 0.1}, "'learning-rat'")]
+)
+def test_values_of_tuning_that_no_run_may_have_are_refused(tmp_path, refusal, values, said):
+    (line, *_) = (RESULTS / "which-method-tuned.jsonl").read_text().splitlines()
+    path = tmp_path / "small-tuned.jsonl"
+    path.write_text(json.dumps(json.loads(line) | {"values": values}))
+    assert said in refusal(RunFolderError, read_lines, path, Found)
+
+
+def test_a_line_in_a_name_stays_within_its_cell():
+    assert as_markdown(["row", "a|b"], [["x | y", "1"]]) == "| row | a\\|b |\n| --- | --: |\n| x \\| y | 1 |"
+
+
 def test_without_a_record_a_report_writes_nothing(run_recipe):
     whole, folder, said = run_recipe(report_only=True)
     assert (whole, "no run of it is recorded" in said, folder.exists()) == (False, True, False)
@@ -290,10 +349,32 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ("seeds = 2", "seeds = 0", "seeds"),
         ("title", "tittle", "title"),
         ("seeds = 2", "seeds =", "TOML"),
+        ("seeds = 2", "seeds = true", "seeds"),
+        ("seeds = 2", "seeds = 1000000000", "seeds"),
+        ('against = "FedHe"', "rows = []", "rows"),
+        ("clients = 2", 'clients = 2\noutput-dir = "there"', "output-dir"),
+        ("clients = 2", "clients = 2\nresume = true", "resume"),
+        ("clients = 2", 'clients = 2\ncallbacks = "os:path"', "callbacks"),
+        ("clients = 2", "clients = 2\nseed = 1", "seeds is their number"),
+        ("[settings]", "[[settings]]", "settings"),
+        ("clients = 2", 'clients = 2\ndataset = "\\u001b[31m"', "dataset"),
+        ('name = "Private"', f'name = "{"x" * 300}"', "rows.1.name"),
+        ('name = "Private"', f'name = "{"中" * 99}"', "255 bytes"),
+        ('name = "Private"', 'name = "Pri\\u001bvate"', "rows.1.name"),
+        ('"Small table"', '"Small \\u001b[31m table"', "title"),
+        ('"Small table"', '"Small\\ntable"', "title"),
+        ("accuracy = 50.0", "accuracy = nan", "finite number"),
+        ("accuracy = 50.0", "accuracy = true", "valid number"),
+        ('"bytes_up"', '"algorithm"', "'algorithm'"),
+        ('"bytes_up"', '"lst:accuracy"', "'lst:accuracy'"),
+        ('"bytes_up"', '"client-0:numbers_up"', "before:numbers_up"),
+        ("seeds = 2", 'figure = { kind = "curves", y = ["clients"] }', "'clients'"),
+        ("seeds = 2", 'figure = { kind = "curves", y = ["best:accuracy"] }', "'best:accuracy'"),
     ],
 )
 def test_a_recipe_that_is_not_right_says_where(recipe, refusal, old, new, said):
-    recipe.write_text(RECIPE.replace(old, new))
+    text = RECIPE.replace(old, new)
+    recipe.write_text(text.partition("[[rows]]")[0] if new == "rows = []" else text)
     line = refusal(ConfigError, load, str(recipe))
     assert (said in line, str(recipe) in line) == (True, True)
     assert "'fedh2l-table2'" in refusal(ConfigError, load, "fedh2l-tabel2")
@@ -355,7 +436,7 @@ def test_of_one_measure_a_page_has_one_table(recipe):
     text = RECIPE.replace('sent = { key = "bytes_up", unit = "MB" }\n', "").replace(
         "{ accuracy = 50.0 }", "{ x = { accuracy = 50.0 } }"
     )
-    columns = '[[columns]]\nname = "x"\n[[columns]]\nname = "y"\nsettings = { seed = 1 }\n'
+    columns = '[[columns]]\nname = "x"\n[[columns]]\nname = "y"\nsettings = { width = 8 }\n'
     recipe.write_text(text.replace("[[rows]]", f"{columns}[[rows]]", 1))
     small = load(str(recipe))
     records = [*recorded("fedhe-x", (40, 60)), *recorded("fedhe-y", (70,)), *recorded("private-x", (30,))]

@@ -1,0 +1,72 @@
+"""Keys of the figures that recipes measure and draw, and the ranges of their values."""
+
+import re
+
+from hetfl_flwr.errors import unknown
+from hetfl_flwr.runs.record import Count, Epsilon, Fraction, Round, Seconds, Summary
+
+NUMBERS = ("numbers_up", "numbers_down")
+"""Counts of numbers in payloads, which ``rounds.jsonl`` has and ``summary.json`` does not."""
+
+GAIN, HARMED, WORST = "gain", "harmed", "worst-tenth"
+IMPACT = (GAIN, HARMED, WORST)
+"""Measures relative to the baseline's run with the same seed.
+
+They are the mean gain in accuracy over clients, the share of clients that lose more than a point, and the mean gain of
+the tenth of the clients that gain least.
+"""
+
+PAYLOAD = "payload"
+"""The sum of ``bytes_up`` and ``bytes_down`` of ``summary.json``."""
+
+PER_RUN = (
+    *(name for name, of in Summary.__annotations__.items() if of in (Count, Seconds, Fraction | None, Epsilon | None)),
+    *NUMBERS,
+    PAYLOAD,
+)
+"""Measures that are one number of a run, 0 or more: those of ``summary.json``, `NUMBERS` and `PAYLOAD`."""
+
+SHARES = {name for kind in (Round, Summary) for name, of in kind.__annotations__.items() if of == Fraction | None}
+"""Those among the figures of runs and rounds that are from 0 to 1; a client reports them with dashes."""
+
+TABLES = ("clients", "failures", "classes", "not_averaged")
+"""What a line of ``rounds.jsonl`` has that is no number."""
+
+CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
+"""The prefix for client P, or clients P to Q."""
+
+
+def is_reported(key: str) -> bool:
+    """Return whether a key is of what clients report, which their method decides: runs alone tell whether it exists."""
+    where, _, _ = key.rpartition(":")
+    return bool(where) and where != "before"
+
+
+def check_measure(key: str) -> str:
+    """Return the key of a measure; raises a `ValueError` if no run can have such a figure."""
+    where, _, name = key.rpartition(":")
+    if where in ("", "before") or name in NUMBERS:
+        if key not in (known := (*PER_RUN, *(f"before:{one}" for one in NUMBERS), *IMPACT)):
+            raise ValueError(unknown("figure", key, known))
+    elif where not in ("best", "last", "trained") and not CLIENTS.fullmatch(where):
+        raise ValueError(f"{key!r}: expected best:, last:, trained:, client-P: or clients-P-Q: before {name}")
+    return key
+
+
+def check_curve(key: str) -> str:
+    """Return the key of a curve; raises a `ValueError` if it has no numbers over rounds."""
+    where, _, name = key.rpartition(":")
+    if where and where != "trained" and not CLIENTS.fullmatch(where):
+        raise ValueError(f"{key!r}: expected trained:, client-P: or clients-P-Q: before {name}")
+    if not where and name in TABLES:
+        raise ValueError(f"{key!r} is no number that rounds report, such as accuracy")
+    return key
+
+
+def check_value(key: str, value: float) -> None:
+    """Raise a `ValueError` if a measure or a curve cannot have this value."""
+    name = key.rpartition(":")[2].replace("-", "_")
+    if name in SHARES and not 0 <= value <= 1:
+        raise ValueError(f"{key} = {value:g}: expected a fraction from 0 to 1")
+    if name in PER_RUN and value < 0:
+        raise ValueError(f"{key} = {value:g}: expected 0 or more")
