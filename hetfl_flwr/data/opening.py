@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.arrays import read_signals
-from hetfl_flwr.data.columns import MISSING, TEXT, stand_for_none
+from hetfl_flwr.data.columns import MISSING, TEXT, are_missing
 from hetfl_flwr.data.folders import (
     EXPECTED,
     GIVEN_FILE,
@@ -467,6 +467,6 @@ def missing_among(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
         cells = pc.utf8_trim_whitespace(found.cast(TEXT)) if is_text(found.type) else found
-        missing = pc.or_(missing, stand_for_none(cells, ["", *unknown]))
+        missing = pc.or_(missing, are_missing(cells, ["", *unknown]))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
     return without

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import (
-    TURNED,
+    SWAPPED,
     Decision,
     FloatArray,
     Wanted,
@@ -150,7 +150,7 @@ def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray)
         if other:
             where = frame.files[file] or "one split"
             return f"holds {column.kind}s written as {column.notation}, but in {where} as {other}"
-    turned = TURNED.get(column.notation)
+    turned = SWAPPED.get(column.notation)
     there = ~np.isnan(read(replace(column, notation=turned), cells)[0]) if turned else np.zeros(0, bool)
     if there.any() and not there[~np.isnan(numbers)].all():
         either = np.bincount(frame.in_file[there], minlength=size)
