@@ -79,7 +79,7 @@ class Column:
         """What its inputs are called; what is measured otherwise has another name."""
         if self.kind == "category":
             return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
-        counted = self.unit if self.kind == "number" else "fractions of a day" if self.is_clock else "days since 1970"
+        counted = self.unit if self.kind == "number" else "parts of a day" if self.is_clock else "days since 1970"
         return (f"{self.name} ({counted})" if counted else self.name,)
 
     @property
