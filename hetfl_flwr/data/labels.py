@@ -218,8 +218,8 @@ def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
         found = found if decimal else typed
     elif words and (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
         found = pc.if_else(are_missing(found, words), pa.scalar(None, found.type), found)
-    if is_label and is_text(found.type) and not reading.classes and (unlike := source.unlike(column)):
-        raise DataError(f"column '{column}' of {source.place} holds {unlike}: write all in one type")
+    if is_label and is_text(found.type) and not reading.classes and (mixed := source.mixed_types(column)):
+        raise DataError(f"column '{column}' of {source.place} holds {mixed}: write all in one type")
     kind = check_filled(source, column, found).type
     if is_text(kind) or pa.types.is_boolean(kind):
         return found

@@ -126,9 +126,9 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             train_rows=source.train_rows,
         )
         of_words = decision.column and decision.column.kind == "category" and name not in declared
-        if of_words and (unlike := source.unlike(name)):
+        if of_words and (mixed := source.mixed_types(name)):
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
-            decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
+            decision = Decision(name, problem=f"holds {mixed}", way_out=way_out)
         plain = decision.column if of_words or name not in declared or declared[name] == "number" else None
         if plain and (other := _otherwise_in_a_file(source, plain, cells)):
             way_out = "write all in one notation, list the files in dataset, each of which is then read by itself"
