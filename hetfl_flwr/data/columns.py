@@ -22,47 +22,48 @@ IntArray = npt.NDArray[np.int64]
 TEXT = pa.string()
 
 Wanted = Literal["", "category", "number"]
-"""The kind of a column by a key of the run config or by its declared type; empty: not declared."""
+"""The kind that the run config or the file declares for a column; empty if neither does."""
 
 MAX_VALUES, MAX_DECLARED = 64, 1000
-"""Different values, a missing one among them, of a category; of one that ``categorical-columns`` names."""
+"""The most distinct values of a category, including a missing one; of a category in ``categorical-columns``."""
 
 MIN_IDS, MIN_UNORDERED, ID_LIKE, WORDS_OF_AN_ID = 20, 100, 0.95, 3
-"""Filled cells from which on a column may hold ids, and whole numbers need not go up or down; part of the texts that
-then differ; words a text, on average."""
+"""The fewest filled cells in which ids are recognised; in which they may also be unordered whole numbers; the share of
+texts that must be distinct; the mean number of words above which texts are not ids."""
 
 MAX_CODES = 9
-"""Different texts that begin with a digit up to which they are taken for codes, such as 1a and 2b."""
+"""Up to this many distinct texts that begin with a digit count as codes, such as 1a and 2b."""
 
 MAX_EXCEPTIONS, MIN_NUMBERS = 0.05, 3
-"""Part of the filled cells that may be no numbers in a column of numbers; different numbers beside words for none."""
+"""The share of the filled cells in a column of numbers that may hold something else; `ABSENT` words mark missing values
+in a column with more distinct numbers than this."""
 
 MISSING = ("", "?", "NA", "NaN", "nan", "null", "<NA>")
-"""Words for what is missing in any column, and for a label that is not known."""
+"""Words that mark a missing value in any column, and an unknown label."""
 
 NO_NUMBER = (
     *(".", "N/A", "n/a", "na", "#N/A", "#N/A N/A", "#NA", "NULL", "None", "\\N", "-NaN", "-nan"),
     *("#DIV/0!", "#VALUE!", "#REF!", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
 )
-"""What programs write in a column of numbers for one that is missing."""
+"""What programs write for a missing number."""
 
 ABSENT = (
     *("-", "--", "..", "*", "na", "n/a", "n.a.", "nd", "n.d."),
     *("none", "nil", "null", "missing", "unknown"),
 )
-"""What people write for it, in small letters, in a column with more than `MIN_NUMBERS` different numbers."""
+"""What people write for a missing number, in lower case, in a column with more than `MIN_NUMBERS` distinct numbers."""
 
 PLAIN, POINTS, COMMAS = "1234.5", "1,234.5", "1.234,5"
 """Notations of numbers: without thousands separators, with a decimal point, with a decimal comma."""
 
 MARKS = {PLAIN: ("", "."), POINTS: (",", "."), COMMAS: (".", ",")}
-"""What stands between thousands, and before decimals, in each notation of numbers."""
+"""The thousands separator and the decimal mark of each notation of numbers."""
 
 _PLAIN = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:[+-]?(?:inf|infinity|nan))"
 _COMMAS = r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)(?:,\d+)?"  # 0.125 is never 125
-_POINTS = r"[+-]?[1-9]\d{0,2}(?:,\d{2,3})*,\d{3}(?:\.\d*)?"  # 12,34,567 as India has it
+_POINTS = r"[+-]?[1-9]\d{0,2}(?:,\d{2,3})*,\d{3}(?:\.\d*)?"  # 12,34,567 as in India
 PATTERNS = {PLAIN: _PLAIN, POINTS: f"{_POINTS}|{_PLAIN}", COMMAS: _COMMAS}
-"""What the whole text of a number looks like in each notation; blanks between thousands come on top."""
+"""The pattern of a whole number text in each notation; spaces may also separate thousands in all of them."""
 
 NUMBER = re.compile("|".join(f"(?:{one})" for one in PATTERNS.values()))
 """A number in any notation."""
@@ -89,66 +90,57 @@ _DATES = {
 }
 
 DATES = {name: re.compile(day + _TIME) for name, (day, _) in _DATES.items()} | {CLOCK: re.compile(_CLOCK)}
-"""What the whole text of a date looks like in each notation; `TYPED`: the column has a type of dates."""
+"""The pattern of a whole date text in each notation; `TYPED` is for columns of a date type."""
 
 FORMATS = {name: form for name, (_, form) in _DATES.items()} | {CLOCK: "%H:%M:%S"}
-"""How pandas calls each notation of dates."""
+"""The pandas format of each notation of dates."""
 
-TURNED = {
+SWAPPED = {
     f"{one}/{other}/{year}": f"{other}/{one}/{year}"
     for one, other in (("day", "month"), ("month", "day"))
     for year in ("year", "yy")
 }
-"""Notations of dates that are others when days and months change places."""
+"""The notation of dates that each notation becomes when day and month are swapped."""
 
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
     "december",
 )
-_PIVOT = 69  # of years of two digits: 69 is 1969, 68 is 2068, as C and pandas have it
+_PIVOT = 69  # two-digit years: 69 is 1969 and 68 is 2068, as in C and pandas
 _SECONDS = 24 * 60 * 60
 
-_EMPTY = r"[\x{115f}\x{1160}\x{2800}\x{3164}\x{ffa0}]"  # letters and marks of no ink
-_MINUS = r"^(\s*)[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write it
+_EMPTY = r"[\x{115f}\x{1160}\x{2800}\x{3164}\x{ffa0}]"  # letters and symbols that look blank
+_MINUS = r"^(\s*)[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write a minus sign
 _BLANKS = r"[ '\x{2019}\x{a0}\x{202f}]"
 _GROUPED = rf"[+-]?[1-9]\d{{0,2}}(?:{_BLANKS}\d{{3}})+(?:[.,]\d+)?"  # 1 234,5 and 1'234.5
 _MONEY = r"[$€£¥₹₽]|USD|EUR|GBP|CHF"
 _WITH_UNIT = re.compile(rf"[+-]?(?:({_MONEY})\s*)?[+-]?\d[\d.,' \xa0\u202f]*?\s*([^\d\s.,'+-][^\d]*)?")
 _WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0*)?$"
 _CODE = r"-?(?:0|[1-9]\d*)(?:\.\d*)?"
-_CODES = re.compile(r"-?([789])\1{1,5}(?:\.9)?|-2147483648|2147483647")  # of people and programs for what is missing
-_COUNTS = re.compile(r"X(?:\.\d+)?|index|level_\d+|Unnamed: \d+(?:\.\d+)?|\.\.\.\d+")  # an index, written as a column
+_CODES = re.compile(r"-?([789])\1{1,5}(?:\.9)?|-2147483648|2147483647")  # 999 and the like, for a missing value
+_COUNTS = re.compile(r"X(?:\.\d+)?|index|level_\d+|Unnamed: \d+(?:\.\d+)?|\.\.\.\d+")  # a saved index
 _IDS = r"p?id|ids|u?uid|guid|ind(?:e)?x|rownames?|row|record|patient|subject|sample|person|obs|no|nr|key"
 IDS = re.compile(rf"(?i:(?:.*[\W_])?(?:{_IDS})\W*)|.*[a-z](?:ID|Id|No|Nr)")
-"""Names of columns of ids."""
+"""The names that columns of ids usually have."""
 _TRUTH = (("f", "t"), ("false", "true"), ("n", "y"), ("no", "yes"), ("nein", "ja"), ("non", "oui"))
 _YEARS = 1500, 2100
-_SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
-_SHOWN = 5  # values of a category that a note names
+_SPARSE = 1.06  # row numbers span less than this times their count
+_SHOWN = 5  # how many values of a category a note names
 _OR_LEAVE = ", or name it in categorical-columns or ignore-columns"
-_SAMPLE = 1000  # different texts that are checked for dates and units
+_SAMPLE = 1000  # how many distinct texts are checked for dates and units
 
 
 class _Refused(Exception):
-    """A column cannot be used as it is; the arguments are the reason and the way out."""
+    """Raised for a column that cannot be used as it is; the arguments are the reason and the way out."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a column is.
+    """How a column is used.
 
-    Parameters
-    ----------
-    name : str
-        As the file has it.
-    column : Column or None
-        How its cells become inputs; None where it is left out, or refused.
-    notes : tuple of str
-        How it was interpreted, as far as no key of the config says so.
-    problem, way_out : str
-        Why it is refused, and what to do; empty where it is not.
-    example : str
-        Its first cell that is filled.
+    `name` is as in the file. `column` tells how cells become inputs; None if the column is left out or refused. `notes`
+    tell how it was interpreted, except for what the run config sets. `problem` and `way_out` tell why it is refused and
+    how to fix that; they are empty if it is not. `example` is the first filled cell.
     """
 
     name: str
@@ -168,22 +160,22 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
     `missing` lists words and numbers that mark missing values, in addition to `MISSING`.
     """
     if is_text(cells.type):
-        seen = _in_one_form(cells.cast(TEXT))
+        seen = _normalised(cells.cast(TEXT))
         trimmed = pc.utf8_trim_whitespace(seen)
         lengths = (pc.sum(pc.binary_length(one)).as_py() for one in (seen, trimmed))
-        texts = seen if len({*lengths}) == 1 else trimmed  # the same cells need no memory twice
-        none = stand_for_none(texts, [*MISSING, *missing])
+        texts = seen if len({*lengths}) == 1 else trimmed  # saves a copy where nothing was trimmed
+        none = are_missing(texts, [*MISSING, *missing])
         return pc.if_else(none, pa.scalar(None, TEXT), texts) if pc.any(none).as_py() else texts
     null = pa.scalar(None, cells.type)
     if missing and _is_number(cells.type):
-        cells = pc.if_else(stand_for_none(cells, missing), null, cells)
+        cells = pc.if_else(are_missing(cells, missing), null, cells)
     if not pa.types.is_floating(cells.type):
         return cells
     nan = pc.is_nan(cells)
     return pc.if_else(nan, null, cells) if pc.any(nan).as_py() else cells
 
 
-def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
+def are_missing(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
     """Return a mask of the cells that are one of the given markers of missing values.
 
     Numbers are compared by value, so -999 also matches -999.0; 007 is text.
@@ -203,8 +195,8 @@ def numbers_among(words: Sequence[str]) -> list[float]:
     return [float(word) for word in words if re.fullmatch(_CODE, word)]
 
 
-def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts with each letter, minus and blank in one form, and without invisible characters."""
+def _normalised(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Normalise letters, minus signs and spaces, and remove invisible characters."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return texts
     seen = pc.utf8_normalize(texts, form="NFC")
@@ -220,7 +212,7 @@ def are_filled(cells: pa.ChunkedArray) -> BoolArray:
 
 
 def as_written(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts of labels, owners or domains as whole numbers or truth values if all are; 007 stays a text."""
+    """Convert texts of labels, owners or domains to numbers or booleans if all of them are; 007 stays a text."""
     if not is_text(cells.type):
         return cells
     if _all_match(cells, _WHOLE):
@@ -234,7 +226,7 @@ def as_written(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _as_truth(cells: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return texts as truth values; None where they are none, or one is written in two ways."""
+    """Convert texts to booleans; return None if some are not, or if one of the two words is written in two ways."""
     few = cells.unique().drop_null()
     words = {word.lower() for word in few[:3].to_pylist()}
     alike = 0 < len(few) == len(words) and words <= {"true", "false"}
@@ -256,26 +248,12 @@ def decide(
     plainly: bool = False,
     train_rows: int | None = None,
 ) -> Decision:
-    """Decide what a column is, by the cells of all training rows; those of the test rows must match.
+    """Decide how a column is used, by the cells of all training rows; the cells of test rows must match.
 
-    Parameters
-    ----------
-    name : str
-        What it is called.
-    cells : ChunkedArray
-        (N,) as `cleaned` returns them, the training rows first.
-    wanted : {"", "category", "number"}
-        What it is to be.
-    called : callable
-        Returns how messages call some of the rows, (N,) bool.
-    missing : sequence of str
-        Words and numbers for what is missing; of the numbers those in the column's own notation.
-    values : sequence of str
-        The values of a category that the run config lists; others are unknown.
-    plainly : bool
-        Whether texts are numbers only if all are, and no column is left out: tables of the catalogue.
-    train_rows : int, optional
-        How many of the rows are for training; None: all.
+    `cells` (N,) come from `cleaned`, the first `train_rows` of them from the training split (None: all). `called`
+    describes the rows of a mask (N,) in messages. `missing` lists words and numbers that mark missing values, the
+    numbers in the column's own notation. `values` lists the values of a category by the run config; others are unknown.
+    With `plainly`, for tables of the catalogue, texts are numbers only if all of them are, and no column is left out.
     """
     own = cells.slice(0, train_rows)
     filled = own.slice(0, _SAMPLE).drop_null()
@@ -288,63 +266,66 @@ def decide(
             if column.kind != "category":
                 column, more = _of_numbers(column, cells, len(own), called, bool(wanted), plainly)
             else:
-                more = () if plainly else _strangers(column, cells, called)
+                more = () if plainly else _note_unknown(column, cells, called)
             notes += more
     except _Refused as error:
         return Decision(name, problem=error.args[0], way_out=error.args[1], example=example)
     return Decision(name, column, notes, example=example)
 
 
-def _strangers(column: Column, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> tuple[str, ...]:
-    """Note values that a category does not have: those of test rows alone, or others than those listed."""
+def _note_unknown(column: Column, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> tuple[str, ...]:
+    """Note the values that a category lacks: only test rows have them, or the run config does not list them."""
     others = (_codes(column.values, cells) < 0) & are_filled(cells)
     if not others.any():
         return ()
     known = ", ".join(map(str, column.values[:_SHOWN])) + ", ..." * (len(column.values) > _SHOWN)
-    become = "0.5" if len(column.values) == 2 else "0 throughout"
-    return (f"{others.sum()} values ({called(others)}) are not among {known}: taken as unknown, {become}",)
+    become = "encoded as 0.5" if len(column.values) == 2 else "encoded as zeros"
+    return (f"{others.sum()} values ({called(others)}) are not among {known}: treated as unknown, {become}",)
 
 
 def _of_numbers(
     column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str], wanted: bool, plainly: bool
 ) -> _Found:
-    """Return a column of numbers or dates, None where they are ids, and what is said of it."""
+    """Return a column of numbers or dates (None if they are ids), and the notes on it.
+
+    The first `first` cells are from the training split.
+    """
     inputs, others = read(column, cells)
     numbers, own, notes = inputs[:first], cells.slice(0, first), list[str]()
     if not plainly:
-        if not wanted and (why := _why_ids(column, numbers, own)):
+        if not wanted and (why := _note_ids(column, numbers, own)):
             return None, (why,)
         if others[first:].any() and is_text(cells.type) and (other := rival(column, cells.slice(first))[0]):
             written = f"written as {column.notation} in the training rows and as {other} in the test rows"
-            raise _Refused(f"has {column.kind}s {written}", "write them alike")
+            raise _Refused(f"has {column.kind}s {written}", "write both in the same notation")
         infinite = np.abs(inputs) > np.finfo(np.float32).max
         if infinite.any():
-            what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
+            what = f"has an infinite number, or one above 3e38, in {called(infinite)}"
             raise _Refused(what, "write a smaller number, or leave the cell empty")
-        notes += _said_of_codes(column, numbers, own)
+        notes += _note_codes(column, numbers, own)
         if not wanted and IDS.fullmatch(column.name) and column.kind == "number" and _are_whole(numbers):
-            notes.append("named like an id, and read as numbers: name it in ignore-columns to leave it out")
+            notes.append("its name looks like an id; it is read as numbers: name it in ignore-columns to leave it out")
     values = np.unique(numbers[np.isfinite(numbers)])
     constant = len(values) < 2 and not np.isinf(numbers).any()
     if constant:
-        are = "one number throughout" if len(values) else "no number at all"
-        notes.append(f"{are} in the training rows: it is ignored (0 throughout)")
+        are = "only one number" if len(values) else "no number"
+        notes.append(f"{are} in the training rows: it is ignored (always 0)")
     elif column.notation.endswith("yy"):
         begin, end = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
         notes.append(f"two-digit years: read as {begin} to {end}; write four digits if that is wrong")
     if others.any():
         count = f"{others.sum()} of {are_filled(cells).sum()} values ({called(others)})"
-        notes.append(f"{count} cannot be read as {column.kind}s: taken as missing")
+        notes.append(f"{count} cannot be read as {column.kind}s: treated as missing")
     return replace(column, constant=constant), (*notes,)
 
 
 def _kind_of(
     name: str, cells: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str], plainly: bool
 ) -> _Found:
-    """Return what the cells of the training rows are, None where they are left out, and what is said of it."""
+    """Return the column that the cells of the training rows make (None if it is left out), and the notes on it."""
     kind = cells.type
     if not any(holds(kind) for holds in (is_text, _is_number, is_date, pa.types.is_boolean)):
-        what = f"holds {in_words(kind)}, not numbers, texts, dates or truth values"
+        what = f"holds {in_words(kind)}, not numbers, texts, dates or booleans"
         raise _Refused(what, "name it in ignore-columns to leave it out")
     if wanted == "category":
         return _category(name, cells, MAX_DECLARED)
@@ -359,12 +340,12 @@ def _kind_of(
         return _category(name, cells if truth is None else truth)
     if truth is not None:
         return _words(name, truth, called)
-    column = _recognised(name, cells, wanted)
+    column = _infer(name, cells, wanted)
     if column is None:
         return _words(name, cells, called)
     said = f"numbers in the notation {column.notation}"
     if column.kind == "date":
-        said = f"dates, {column.notation}, read as {'parts of a day' if column.is_clock else 'days since 1970'}"
+        said = f"dates, {column.notation}, read as {'fractions of a day' if column.is_clock else 'days since 1970'}"
     elif column.unit:
         said = f"numbers with {column.unit!r}, read as {column.notation} without it"
     return column, () if said.endswith(f"notation {PLAIN}") else (said,)
@@ -376,8 +357,8 @@ def _are_whole(numbers: FloatArray) -> bool:
     return len(np.unique(known)) > 1 and bool((known == np.floor(known)).all())
 
 
-def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:
-    """Note numbers such as -999 far from all others, and doubt whole numbers with zeros in front, as codes have."""
+def _note_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:
+    """Note numbers such as -999 that are far from all others, and whole numbers with leading zeros, as in codes."""
     known, notes = numbers[~np.isnan(numbers)], []
     values = np.unique(known)
     ends = {*values[:3].tolist(), *values[-3:].tolist()}
@@ -388,17 +369,17 @@ def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) 
         codes = [value for value in like_codes if (low >= value / 2 if value < 0 else high <= value / 2)]
         if codes and (count := int(np.isin(known, codes).sum())) > 1:
             said = ",".join(f"{value:.10g}" for value in codes)
-            way_out = f"missing-values={said} if it means a missing value"
+            way_out = f"set missing-values={said} if it means a missing value"
             notes.append(f"{said} is in {count} rows, far from all other values: {way_out}")
     zeros = is_text(cells.type) and (known == np.floor(known)).all()
     if zeros and len(codes := cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))):
-        doubt = "without its zeros: if these are codes, name it in categorical-columns"
-        notes.append(f"{codes[0].as_py()!r} is read as a number, {doubt}")
+        way_out = "if the values are codes, name the column in categorical-columns"
+        notes.append(f"{codes[0].as_py()!r} is read as a number, without its leading zeros: {way_out}")
     return notes
 
 
-def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str:
-    """Return a note where whole numbers tell rows apart and nothing else; else nothing."""
+def _note_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str:
+    """Return a note if whole numbers look like ids, which only tell rows apart; else an empty text."""
     there = ~np.isnan(numbers)
     filled, count, known = numbers[there], int(there.sum()), cells.filter(pa.array(there))
     if count < MIN_IDS or count < (1 - MAX_EXCEPTIONS) * len(cells) or column.kind == "date":
@@ -407,54 +388,54 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
         return ""
     if is_text(cells.type) and not _all_match(known, r"^[+-]?\d+$"):
         return ""
-    different, named = len(known.unique()), IDS.fullmatch(column.name) is not None  # of long ones floats tell few apart
+    different, named = len(known.unique()), IDS.fullmatch(column.name) is not None  # as texts: floats round long ids
     low, high, steps = filled.min(), filled.max(), np.diff(filled)
     counting = different == count and high - low < _SPARSE * count and not _YEARS[0] < low < _YEARS[1]
     counting = counting and (count >= MIN_UNORDERED or len(np.unique(np.sign(steps))) == 1)
-    again = _COUNTS.fullmatch(column.name) and (steps == 1).mean() > 1 / 2  # from the start in each of some files
+    again = _COUNTS.fullmatch(column.name) and (steps == 1).mean() > 1 / 2  # each file may start again
     repeated = named and different > max(MAX_VALUES, count / 5)
     if not (counting or again or repeated or (named and different == count)):
         return ""
-    several = "; rows of one may be both in training and in test" * bool(repeated and different < count and not again)
+    several = "; rows of one id may be in both training and test" * bool(repeated and different < count and not again)
     return (
-        f"{different} different values in {count} training rows, as in ids: it is left out{several}; to keep "
+        f"{different} different values in {count} training rows, like ids: it is left out{several}; to keep "
         "it, name it in numeric-columns or categorical-columns"
     )
 
 
 def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> _Found:
-    """Return a category of words or truth values that is not declared."""
+    """Return a category of words or booleans that the run config does not declare, and the notes on it."""
     if len(cells.unique()) < 2:
         return None, (
-            "one value only in the training rows: it is left out; to keep it, name it in categorical-columns",
+            "only one value in the training rows: it is left out; to keep it, name it in categorical-columns",
         )
     if not is_text(cells.type):
         return _category(name, cells)
     texts = cells.drop_null()
     different = len(texts.unique())
     if len(texts) >= MIN_IDS and different >= ID_LIKE * len(texts):
-        return None, (_why_unlike(texts, different),)
+        return None, (_note_unique(texts, different),)
     others = read(number_of(name, cells), cells)[1]
     mostly = 0 < others.sum() < len(texts) / 2
     if mostly and different > MAX_VALUES:
         odd = cells.filter(pa.array(others))[0].as_py()
         raise _Refused(
-            f"has {others.sum()} of {len(texts)} values ({called(others)}) that are no numbers, such as {odd!r}",
-            "name such words in missing-values, or the column in numeric-columns, which takes all of them as missing, "
-            "or in ignore-columns",
+            f"has {others.sum()} of {len(texts)} values ({called(others)}) that are not numbers, such as {odd!r}",
+            "list such words in missing-values, or name the column in numeric-columns, which treats all of them as "
+            "missing, or in ignore-columns",
         )
     column, notes = _category(name, cells)
     if twins := twins_among(value for value in column.values if value is not None):
-        raise _Refused(f"holds {twins}", "write both alike, or name it in categorical-columns if they are two")
+        raise _Refused(f"holds {twins}", "write both the same way, or name it in categorical-columns if they differ")
     if mostly:
         notes += (
-            f"{others.sum()} of {len(texts)} values ({called(others)}) are not numbers: taken as a category; "
-            "numeric-columns takes these as missing, and numbers else",
+            f"{others.sum()} of {len(texts)} values ({called(others)}) are not numbers: treated as a category; "
+            "to read it as numbers with these values missing, name it in numeric-columns",
         )
     elif different > MAX_CODES and 2 * (measured := sum(map(_is_measured, texts.to_pylist()))) >= len(texts):
         notes += (
-            f"{measured} of {len(texts)} values are numbers or dates, in several notations or units: taken as a "
-            "category; write all in one to learn their sizes",
+            f"{measured} of {len(texts)} values are numbers or dates, in several notations or units: treated as a "
+            "category; to read them as numbers, write all in one notation and unit",
         )
     return column, notes
 
@@ -464,10 +445,11 @@ def _is_measured(text: str) -> bool:
     return _unit_of(text) is not None or any(date.fullmatch(text) for date in DATES.values())
 
 
-def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
-    """Return why texts that tell rows apart are left out, as short ones are.
+def _note_unique(texts: pa.ChunkedArray, different: int) -> str:
+    """Return why short texts that are almost all distinct are left out; long ones are refused.
 
-    They are no ids but numbers in several notations where most are numbers with decimals, or with one of few units.
+    If most are numbers with decimals, or with one of a few units, they are not ids but numbers in several notations,
+    and are refused as well.
     """
     some = texts.slice(0, _SAMPLE).to_pylist()
     decimals = [text for text in some if NUMBER.fullmatch(text) and not text.isdecimal()]
@@ -476,27 +458,27 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
         shapes = {re.sub(r"\d+", "", text): text for text in reversed(some)}
         raise _Refused(
             f"holds numbers written in different ways, such as {' and '.join(map(repr, [*shapes.values()][-2:]))}",
-            "write all in one notation and one unit, or name it in numeric-columns, which takes others as missing, or "
-            "in ignore-columns",
+            "write all in one notation and one unit, or name it in numeric-columns, which treats others as missing, "
+            "or in ignore-columns",
         )
     values = f"{different} different values in {len(texts)} training rows"
     if pc.mean(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py() > WORDS_OF_AN_ID:
-        way_out = "name it in ignore-columns to leave it out, or in text-column to learn from its words alone"
+        way_out = "name it in ignore-columns to leave it out, or in text-column to learn only from its words"
         raise _Refused(f"has {values}", way_out)
-    return f"{values}, as in ids: it is left out; to keep it, name it in categorical-columns"
+    return f"{values}, like ids: it is left out; to keep it, name it in categorical-columns"
 
 
 def _category(name: str, cells: pa.ChunkedArray, most: int = MAX_VALUES) -> tuple[Column, tuple[str, ...]]:
     found = cells.unique().to_pylist()
     missing = (None,) * (None in found)
-    known = [text for _, text in sorted({_ranked(value) for value in found if value is not None})]
+    known = [text for _, text in sorted({_sort_key(value) for value in found if value is not None})]
     if len(known) + len(missing) > most:
         if is_text(cells.type) and _all_match(cells.drop_null(), r"^\[.*\]$"):
-            way_out = "write them as lists, in a parquet or json file, for series"
+            way_out = "for series, write them as lists in a parquet or json file"
             raise _Refused("holds lists written as texts", way_out)
         way_out = "name it in ignore-columns to leave it out" + (most == MAX_VALUES) * (
-            f", in categorical-columns to take up to {MAX_DECLARED}, or in text-column to learn from its words alone"
-            + f"; if all rows of one belong together, use partition=natural:{name}" * bool(IDS.fullmatch(name))
+            f", in categorical-columns to take up to {MAX_DECLARED}, or in text-column to learn only from its words"
+            + f"; if rows with the same value belong together, use partition=natural:{name}" * bool(IDS.fullmatch(name))
         )
         raise _Refused(f"has {len(known) + len(missing)} different values, more than {most}", way_out)
     folded = {value.casefold(): value for value in reversed(known)}
@@ -508,8 +490,8 @@ def _category(name: str, cells: pa.ChunkedArray, most: int = MAX_VALUES) -> tupl
     return Column(name, "category", values=(*known, *missing)), ()
 
 
-def _ranked(value: object) -> tuple[float, str]:
-    """Return a value as text, and before it its size: numbers come first; 1 and 1.0 are equal."""
+def _sort_key(value: object) -> tuple[float, str]:
+    """Return the sort key of a value: its number, if it is one, and its text; 1 and 1.0 have the same key."""
     text = re.sub(r"^(-?(?:0|[1-9]\d*))\.0*$", r"\1", str(value))
     return (float(text) if re.fullmatch(_PLAIN, text) and text.lower() != "nan" else np.inf, text)
 
@@ -541,20 +523,23 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
 
 
 def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """Return the number of each cell's value, -1 for others; 2 and 2.0 are one, of words for truth True and true."""
+    """Return the index of each cell's value among the known ones, -1 for unknown values.
+
+    2 and 2.0 are the same value, and so are True and true if all values are words for true and false.
+    """
     coded = cells.dictionary_encode(null_encoding="encode").combine_chunks()
     words = {str(value).casefold() for value in known if value is not None}
     of_truth = any(words <= {*pair} for pair in _TRUTH)
-    alike = {_alike(value, of_truth): number for number, value in reversed(list(enumerate(known)))}
+    alike = {_canonical(value, of_truth): number for number, value in reversed(list(enumerate(known)))}
     exact = {value: number for number, value in enumerate(known)}
     values = coded.dictionary.to_pylist()
-    codes = [exact.get(None if one is None else str(one), alike.get(_alike(one, of_truth), -1)) for one in values]
+    codes = [exact.get(None if one is None else str(one), alike.get(_canonical(one, of_truth), -1)) for one in values]
     found: npt.NDArray[np.int32] = np.array(codes, np.int32)[coded.indices.to_numpy(zero_copy_only=False)]
     return found
 
 
-def _alike(value: object, of_truth: bool) -> object:
-    """Return what is equal for values that are one: numbers, but for codes such as 007, and words for truth."""
+def _canonical(value: object, of_truth: bool) -> object:
+    """Return a value in a form to compare: numbers are floats, unless 007 and the like; true and false ignore case."""
     text = str(value)
     if value is None or re.match(r"[+-]?0\d", text):
         return value
@@ -601,7 +586,7 @@ def _days(notation: str, texts: pa.ChunkedArray) -> FloatArray:
 
 
 def _day(text: str, pattern: re.Pattern[str]) -> float:
-    """Return the days since 1970 that a text stands for, in UTC where it has a time zone; NaN if it is no date."""
+    """Parse a date as days since 1970, in UTC if it has a time zone; return NaN if the text is not a date."""
     if not (found := pattern.fullmatch(text)):
         return np.nan
     part: dict[str, Any] = {"y": "1970", "m": "1", "d": "1", "n": "", "z": None, **found.groupdict()}
@@ -618,12 +603,12 @@ def _day(text: str, pattern: re.Pattern[str]) -> float:
         return np.nan
 
 
-def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
-    """Return how texts are to be read as numbers or dates; None where they are words.
+def _infer(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
+    """Return how to read texts as numbers or dates; None if they are words.
 
-    At most `MAX_EXCEPTIONS` of those that are filled may be something else, and if some are, the others must be more
-    than two different numbers. `NO_NUMBER` does not count, and neither does `ABSENT` beside more than three others. If
-    numbers are wanted, one is enough.
+    At most a share of `MAX_EXCEPTIONS` of the filled cells may be something else, and then the others must be more than
+    two distinct numbers. Words of `NO_NUMBER` do not count, nor do words of `ABSENT` in a column with more than
+    `MIN_NUMBERS` other values. If `wanted` is set, one number is enough.
     """
     filled = texts.drop_null()
     filled = filled.filter(pc.invert(pc.is_in(filled, pa.array(NO_NUMBER, TEXT))))
@@ -647,7 +632,7 @@ def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | N
 
 
 def _are_thousands(texts: pa.ChunkedArray) -> bool:
-    """Return whether commas certainly separate thousands: a number has two, or a decimal point after them."""
+    """Return whether commas must be thousands separators: a number has two, or a decimal point after one."""
     grouped = pc.match_substring_regex(texts, r"^[+-]?[1-9]\d{0,2}(?:(?:,\d{2,3})*,\d{3}\.\d*|(?:,\d{2,3})+,\d{3})$")
     return bool(pc.any(grouped).as_py())
 
@@ -676,7 +661,7 @@ def number_of(name: str, texts: pa.ChunkedArray) -> Column:
 def _best(
     column: Column, notations: Iterable[str], cells: pa.ChunkedArray, counts: IntArray
 ) -> tuple[Column, dict[str, FloatArray]]:
-    """Return a column in the notation that reads most cells, the first of equals, and what each notation reads."""
+    """Return a column in the notation that parses the most cells, the first of ties, and what each notation parses."""
     columns = {one: replace(column, notation=one) for one in notations}
     numbers = {one: read(there, cells)[0] for one, there in columns.items()}
     return columns[max(numbers, key=lambda one: counts[~np.isnan(numbers[one])].sum())], numbers
@@ -697,7 +682,7 @@ def _holds(numbers: FloatArray, counts: IntArray) -> bool:
 
 
 def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Column | None:
-    """Return the notation of most texts; refuse columns that another notation may fit as well."""
+    """Return a column of dates in the notation of most texts, None if they are not dates; refuse ambiguous columns."""
     first, enough = cells.slice(0, _SAMPLE).to_pylist(), (1 - MAX_EXCEPTIONS) * counts.sum()
     likely = [one for one in DATES if one != TYPED and any(DATES[one].fullmatch(text) for text in first)]
     if not likely:
@@ -718,9 +703,9 @@ def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Colum
 
 
 def rival(column: Column, texts: pa.ChunkedArray) -> tuple[str, bool]:
-    """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none.
+    """Return the notation that parses more texts than the column's own (empty if none does), and whether it is unique.
 
-    And whether no other reads as many as something else.
+    It is not if another notation parses as many texts, but to other values.
     """
     filled = texts.drop_null()
     notations = (column.notation, *(DATES if column.kind == "date" else PATTERNS))
@@ -733,10 +718,10 @@ def rival(column: Column, texts: pa.ChunkedArray) -> tuple[str, bool]:
 
 
 def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[str, str]]:
-    """Doubt points before three digits, as (name, note), where they may stand between thousands.
+    """Return (name, note) of each column whose decimal points may be thousands separators.
 
-    They may if another column has decimal commas, or other numbers of the column are whole and have three digits or
-    more.
+    They may be if exactly three digits follow each point, and another column has decimal commas or other numbers of the
+    column are whole and have at least three digits.
     """
     columns = [(one.column, cells) for one, cells in decisions if one.column and one.column.kind == "number"]
     commas = next((column.name for column, _ in columns if column.notation == COMMAS), None)
@@ -752,8 +737,8 @@ def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[
         if commas is None and not len(whole):
             continue
         one = pointed[0].as_py()
-        why = f"column {commas!r} has decimal commas" if commas is not None else f"others are as {whole[0].as_py()}"
-        note = f"{one} is read as {float(one):g}, but {why}: write {one.replace('.', '')} if that is meant"
+        why = f"column {commas!r} has decimal commas" if commas is not None else f"others are like {whole[0].as_py()}"
+        note = f"{one} is read as {float(one):g}, but {why}: write {one.replace('.', '')} if you mean that"
         found.append((column.name, note))
     return found
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.columns import ABSENT, MIN_NUMBERS, NO_NUMBER, TEXT, as_written, stand_for_none
+from hetfl_flwr.data.columns import ABSENT, MIN_NUMBERS, NO_NUMBER, TEXT, are_missing, as_written
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
@@ -212,14 +212,14 @@ def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
     words = () if is_label else reading.missing  # rows without a label are gone already
     if is_text(found.type):
         found = pc.utf8_trim_whitespace(found.cast(TEXT))
-        found = pc.if_else(stand_for_none(found, ["", *words]), pa.scalar(None, TEXT), found)
+        found = pc.if_else(are_missing(found, ["", *words]), pa.scalar(None, TEXT), found)
         typed = as_written(found)
         decimal = pa.types.is_floating(typed.type) and (reading.classes or not is_label)  # 1.10 is not 1.1 then
         found = found if decimal else typed
     elif words and (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
-        found = pc.if_else(stand_for_none(found, words), pa.scalar(None, found.type), found)
-    if is_label and is_text(found.type) and not reading.classes and (unlike := source.unlike(column)):
-        raise DataError(f"column '{column}' of {source.place} holds {unlike}: write all in one type")
+        found = pc.if_else(are_missing(found, words), pa.scalar(None, found.type), found)
+    if is_label and is_text(found.type) and not reading.classes and (mixed := source.mixed_types(column)):
+        raise DataError(f"column '{column}' of {source.place} holds {mixed}: write all in one type")
     kind = check_filled(source, column, found).type
     if is_text(kind) or pa.types.is_boolean(kind):
         return found

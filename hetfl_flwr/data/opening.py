@@ -1,4 +1,4 @@
-"""Step one: a data set opened, from files, a folder or the hub: which columns count, which rows have a label."""
+"""Open a data set from files, a folder or the hub: choose its columns and keep the rows with a label."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.arrays import read_signals
-from hetfl_flwr.data.columns import MISSING, TEXT, stand_for_none
+from hetfl_flwr.data.columns import MISSING, TEXT, are_missing
 from hetfl_flwr.data.folders import (
     EXPECTED,
     GIVEN_FILE,
@@ -49,40 +49,39 @@ from hetfl_flwr.errors import DataError
 if TYPE_CHECKING:
     from hetfl_flwr.data.catalogue import DatasetEntry
 
-_SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
+_SAVED = ("dataset_dict.json", "state.json")  # written by `save_to_disk`
 _USED = ("train", "test")
-_CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
+_CONVERTED = "refs/convert/parquet"  # the hub's Parquet copies of data sets that need a script
 
 
 @dataclass(frozen=True, eq=False)
 class Source(Memo):
-    """An opened data set of which nothing is decoded yet.
+    """An opened data set that is not decoded yet.
 
     Parameters
     ----------
     place : str
-        Hub id or folder it came from, for messages.
+        The hub id or folder that it came from, for messages.
     frame : Frame
-        Its N rows that have a label: the training split, then the test split where it has one.
+        The N rows with a label: the training split, then the test split if there is one.
     train_files : int
-        How many of the frame's files are the training split.
+        How many of the frame's files belong to the training split.
     kind : {"image", "series", "text", "table"}
-        What an input is.
+        The kind of the inputs.
     inputs : tuple of str
-        The image column, the text column, the column of series, or all columns of a table save label, domain and id, in
-        their order.
+        The image, text or series column, or all columns of a table in their order, except label, domain and id.
     label : str
-        The column that is to be learnt.
+        The label column.
     reading : Reading
-        How it is read: of one data set, the catalogue's columns filled in.
+        How this data set is read; columns that the catalogue knows are filled in.
     values : tuple of str or int
-        Label values in class order where the catalogue declares them, else empty.
+        Label values in class order if the catalogue declares them, else empty.
     notes : tuple of str
-        How it was interpreted when it was opened, as far as no key of the config says so.
+        How the data set was interpreted, except for what the run config sets.
     owners : tuple of str
-        Whose each file of the frame is, where each is one's; else empty.
+        The owner of each file of the frame if each file has one, else empty.
     channels : tuple of str
-        What the channels of series are called that come from a long table; else empty.
+        The names of the channels of series from a long table, else empty.
     nameless : mapping
         Columns without a name that are left out, and why.
     """
@@ -106,17 +105,17 @@ class Source(Memo):
 
     @property
     def is_catalogued(self) -> bool:
-        """Whether it is a data set of the catalogue, whose columns are taken as they are."""
+        """Whether the data set is from the catalogue, so that its columns are used as they are."""
         return bool(self.values)
 
     @cached_property
     def train_rows(self) -> int:
-        """How many of the N rows are the training split."""
+        """The number of rows of the training split."""
         return int(np.count_nonzero(self.frame.in_file < self.train_files))
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows each split has that has any."""
+        """The number of rows of each split that is not empty."""
         counts = {"train": self.train_rows, "test": len(self) - self.train_rows}
         return {split: count for split, count in counts.items() if count}
 
@@ -125,8 +124,8 @@ class Source(Memo):
         """A digest of all inputs."""
         return blake2b(repr([*map(self.frame.digest, self.inputs)]).encode(), digest_size=16).hexdigest()
 
-    def unlike(self, name: str) -> str:
-        """Return two files of training of which one holds numbers alone in a column, the other words; empty if none."""
+    def mixed_types(self, name: str) -> str:
+        """Name a training file with only numbers in a column and one with words; empty if no two files differ so."""
         frame, cells = self.frame, self.frame[name]
         if not is_text(cells.type):
             return ""
@@ -140,7 +139,7 @@ class Source(Memo):
 
 @dataclass(frozen=True)
 class _Found:
-    """What messages call a data set; its files by split, each with what messages call it; notes; whose each file is."""
+    """The files of a data set by split, each with its name in messages; `owners` has the owner of each file."""
 
     place: str
     splits: Mapping[str, Sequence[tuple[str, Frame]]]
@@ -149,19 +148,12 @@ class _Found:
 
 
 def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = None) -> Source:
-    """Open a data set.
+    """Open a data set by its hub id ``owner/name`` or its folder.
 
-    Parameters
-    ----------
-    dataset : str
-        A hub id ``owner/name``, or a folder.
-    reading : Reading
-        Where it lies and which columns count; the only image and the only class-label column need no name.
-    entry : DatasetEntry, optional
-        What the catalogue knows of it.
+    If there is only one image or class-label column, `reading` need not name it.
     """
     found = _found(dataset, reading, entry)
-    pa.default_memory_pool().release_unused()  # what reading has needed
+    pa.default_memory_pool().release_unused()  # return the memory that reading needed
     place, notes, channels = found.place, found.notes, tuple[str, ...]()
     if "train" not in found.splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(found.splits)}")
@@ -196,7 +188,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
 
 def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> None:
-    """Refuse a data set whose files are not where they are to be; what is on the hub is not looked for."""
+    """Refuse a data set whose local files are missing; data sets on the hub are not checked."""
     if not is_folder(dataset):
         _folder_below(dataset, data_dir, entry)
     elif (place := own_place(dataset)).is_dir() and not signals_folder(place):
@@ -204,42 +196,44 @@ def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> No
 
 
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Found:
-    """Return the splits of a data set; the catalogue may know its location."""
+    """Find a data set by its path, below ``data-dir``, or on the hub, and read its splits."""
     if is_folder(dataset):
         return _own(dataset, reading)
     if folder := _folder_below(dataset, reading.data_dir, entry):
         return _in_folder(folder, replace(reading, by_file=False))
     if reading.by_file:
-        raise DataError(f"partition 'files': {dataset} is from the hub: give your own folder, such as ./wards")
+        raise DataError(
+            f"partition 'files': {dataset} is from the hub: set dataset to a folder of files, such as ./wards"
+        )
     return _whole(dataset, _from_hub(dataset))
 
 
 def _whole(place: str, splits: Mapping[str, Frame]) -> _Found:
-    """Return a data set of which each split is in one piece."""
+    """Return a data set with one frame for each split."""
     called = {split: replace(frame, files=(f"split '{split}' of {place}",)) for split, frame in splits.items()}
     return _Found(place, {split: [("", frame)] for split, frame in called.items()})
 
 
 def _folder_below(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> Path | None:
-    """Return the folder below ``data-dir`` that holds a data set; None where there is no ``data-dir``."""
+    """Return the folder below ``data-dir`` that holds a data set; None if ``data-dir`` is not set."""
     origin, form = (entry.origin, entry.form or EXPECTED) if entry else ("", EXPECTED)
     if not data_dir:
         if origin:
             raise DataError(
-                f"{dataset} is not on the hub: get it from {origin}, put it into a folder <data-dir>/{dataset} as "
-                f"{form}, and set data-dir"
+                f"{dataset} is not on the hub: download it from {origin}, put it into the folder <data-dir>/{dataset} "
+                f"as {form}, and set data-dir"
             )
         return None
     if folder := local_folder(dataset, data_dir):
         return folder
     raise DataError(
         f"data-dir '{data_dir}' holds no {dataset}: expected in '{Path(data_dir, dataset)}' {form}; "
-        + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
+        + (f"download it from {origin}" if origin else "or leave data-dir empty to download it")
     )
 
 
 def _own(dataset: str, reading: Reading) -> _Found:
-    """Return the splits of a file or a folder of one's own."""
+    """Read the splits of a local file or folder."""
     place = own_place(dataset)
     return _read_rows({"train": [place]}, f"'{dataset}'", reading) if place.is_file() else _in_folder(place, reading)
 
@@ -268,7 +262,7 @@ def _read_rows(
     root: Path | None = None,
     given: Mapping[str, tuple[str, str]] | None = None,
 ) -> _Found:
-    """Read the files of rows of all splits; sheets of the only one are splits as files of a folder are."""
+    """Read the row files of all splits; the sheets of a single spreadsheet give splits as the files of a folder do."""
     paths = [path for of_split in files.values() for path in of_split]
     names, owners = {path: f"'{path}'" for path in paths}, names_of(paths)
     if given:
@@ -295,7 +289,7 @@ def _read_rows(
 
 
 def given_in_python(folder: Path) -> dict[str, tuple[str, str]]:
-    """Return what each file of data given from Python is called, and whose it is; nothing of other folders."""
+    """Return the name and the owner of each file of data that was passed in Python; empty for other folders."""
     try:
         said = json.loads((folder / GIVEN_FILE).read_text(encoding="utf-8"))
         return {str(name): (str(called), str(owner)) for name, (called, owner) in said.items()}
@@ -304,7 +298,7 @@ def given_in_python(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _images(called: str, listing: Listing, reading: Reading) -> _Found:
-    """Return images in one folder a class, with what files called metadata say of them, and whose they are."""
+    """Return images from one folder for each class, with the columns of metadata files and with owners."""
     described, notes = listing.described(
         {file: read_file(file, reading)[0][1].table.to_pylist() for file in listing.rows}
     )
@@ -312,7 +306,7 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     labelled = (reading.label_column or "label") in keys
     by_split, owners = listing.images_by_split(reading.by_file, labelled)
     names = sorted({path.parent.name for path in listing.images})
-    check_spelling(f"folders of classes of {called}", names, "call both alike")
+    check_spelling(f"folders of classes of {called}", names, "give both the same name")
     whose = sorted({*owners.values()})
     if not labelled:
         notes += _classes_of(called, by_split, owners)
@@ -339,24 +333,26 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
 
 
 def _classes_of(called: str, by_split: Mapping[str, Sequence[Path]], owners: Mapping[Path, str]) -> tuple[str, ...]:
-    """Refuse classes without training images; doubt folders that may be splits, and owners that share no class."""
+    """Refuse classes without training images; note folders that may be splits, and owners that share no class."""
     train, *others = ({path.parent.name for path in paths} for paths in by_split.values())
     if len(train) == 1:
-        raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
+        raise DataError(
+            f"{called} holds images of fewer than two classes: put the images of each class into its own folder"
+        )
     if left := sorted(name for own in others for name in own - train):
         raise DataError(f"{called} has no training image of class {left[0]!r}: add some, or remove the class")
     if {split_called(name)[0] for name in train} >= {"train", "test"}:
-        return (f"{called}: 'train' and 'test' are taken as classes; splits have a folder a class in them",)
+        return (f"{called}: 'train' and 'test' are treated as classes; splits need one folder for each class in them",)
     pairs = {(path.parent.name, owner) for path, owner in owners.items()}
     if len({*owners.values()}) > 1 and len(pairs) == len({name for name, _ in pairs}):
-        return (f"no two folders of {called} share a class: images lie in OWNER/CLASS, not in CLASS/OWNER",)
+        return (f"no two owners in {called} share a class: folders must be OWNER/CLASS, not CLASS/OWNER",)
     return ()
 
 
 def _saved(called: str, folder: Path) -> dict[str, Frame]:
     from datasets.load import load_from_disk
 
-    getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
+    getLogger("datasets").setLevel(CRITICAL)  # it also logs what it raises, with the whole path
     try:
         return _frames(_quietly(load_from_disk, str(folder)))
     except Exception as error:
@@ -366,7 +362,7 @@ def _saved(called: str, folder: Path) -> dict[str, Frame]:
 def _from_hub(hub_id: str) -> dict[str, Frame]:
     from datasets.load import load_dataset
 
-    getLogger("huggingface_hub").setLevel(ERROR)  # of its retries: what they come to is said in one line
+    getLogger("huggingface_hub").setLevel(ERROR)  # no log of its retries: one line reports the result
     try:
         try:
             data: Any = _quietly(load_dataset, hub_id)
@@ -376,14 +372,14 @@ def _from_hub(hub_id: str) -> dict[str, Frame]:
             data = load_dataset(hub_id, revision=_CONVERTED)
     except Exception as error:
         raise DataError(
-            f"cannot load {hub_id} from the hub ({reason(error)}): check name and connection, or put "
-            f"a copy in the hub's layout into a folder <data-dir>/{hub_id} and set data-dir"
+            f"cannot load {hub_id} from the hub ({reason(error)}): check the name and the connection, or put a copy "
+            f"with the hub's layout into the folder <data-dir>/{hub_id} and set data-dir"
         ) from error
     return _frames(data)
 
 
 def _quietly(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what the datasets library reads, with its progress bars only where they are visible."""
+    """Call a function of the datasets library, with progress bars only in a terminal."""
     from datasets.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
@@ -397,7 +393,7 @@ def _frames(data: Any) -> dict[str, Frame]:
 
 
 def _check_images(place: str, frame: Frame, column: str) -> None:
-    """Refuse a column of inputs that holds neither images nor bytes or paths of such."""
+    """Refuse an image column that holds neither images nor their bytes or paths."""
     kind = frame[column].type
     holds = (pa.types.is_binary, pa.types.is_large_binary, is_text)
     if column not in frame.images and not any(one(kind) for one in holds):
@@ -405,23 +401,23 @@ def _check_images(place: str, frame: Frame, column: str) -> None:
 
 
 def _nameless(frame: Frame, reading: Reading) -> dict[str, str]:
-    """Return columns without a name that no key names, and why each is left out: no cells, or the names of rows."""
+    """Return unnamed columns that no key names, and why each is left out: they are empty, or hold row names."""
     unnamed = [name for name in frame.names if is_nameless(name) and name not in reading.named]
-    empty = {name: "without name and cells" for name in unnamed if frame[name].null_count == len(frame)}
-    return empty | {name: "names of the rows" for name in unnamed if name not in empty and not is_between(name)}
+    empty = {name: "unnamed and empty" for name in unnamed if frame[name].null_count == len(frame)}
+    return empty | {name: "row names" for name in unnamed if name not in empty and not is_between(name)}
 
 
 def _notes_on(place: str, nameless: Mapping[str, str]) -> tuple[str, ...]:
-    way_out = "; give it a name, or name it in numeric-columns or categorical-columns, to learn from it"
+    way_out = "; to learn from it, give it a name, or name it in numeric-columns or categorical-columns"
     columns = {why: [name for name, own in nameless.items() if own == why] for why in nameless.values()}
     return tuple(
-        f"{columns_called(names)} of {place}, {why}: left out{way_out * why.startswith('names')}"
+        f"{columns_called(names)} of {place}, {why}: left out{way_out * why.startswith('row')}"
         for why, names in columns.items()
     )
 
 
 def _labelled(source: Source, unknown: Sequence[str]) -> Source:
-    """Leave out the rows without a label: those of a missing one, or of a text that says that there is none."""
+    """Leave out the rows whose label is empty or a marker of missing values."""
     place, label, found = source.place, source.label, source.frame[source.label]
     without = missing_among(found, unknown)
     if not without.any():
@@ -429,32 +425,34 @@ def _labelled(source: Source, unknown: Sequence[str]) -> Source:
     for split, own in zip(source.rows, np.split(without, [source.train_rows]), strict=False):
         if own.all():
             several = len(source.rows) > 1
-            where, way_out = f"split '{split}' of " * several, "take the split away" if several else "name another one"
-            raise DataError(f"no row of {where}{place} has any {label} (label-column): fill it in, or {way_out}")
-    gone = found.filter(pa.array(without)).drop_null()
-    words = ", ".join(repr(text) for text in gone.unique().to_pylist() if text.strip()) if is_text(gone.type) else ""
+            where, way_out = f"split '{split}' of " * several, "remove the split" if several else "name another one"
+            raise DataError(f"no row of {where}{place} has a {label} (label-column): fill it in, or {way_out}")
+    markers = found.filter(pa.array(without)).drop_null()
+    texts = markers.unique().to_pylist() if is_text(markers.type) else []
+    words = ", ".join(repr(text) for text in texts if text.strip())
     rows = source.frame.rows_said(without)
     note = (
-        f"{without.sum()} of {len(source)} rows of {place} lack a label in {label!r} ({rows}): left out"
+        f"{without.sum()} of {len(source)} rows of {place} have no label in {label!r} ({rows}): left out"
         + f"; if {words} is a class, name all of them in classes" * bool(words)
     )
     frame = source.frame.take(np.flatnonzero(~without))
-    return replace(source, frame=frame, notes=(*source.notes, note, *_gone(source, without[: source.train_rows])))
+    lost = _without_labels(source, without[: source.train_rows])
+    return replace(source, frame=frame, notes=(*source.notes, note, *lost))
 
 
-def _gone(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
-    """Name each file, or owner, none of whose training rows has a label: it is gone with them."""
+def _without_labels(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
+    """Note each file or owner that is left out because none of its training rows has a label."""
     column = source.reading.id_column
     if source.owners:
         what, way_out = "file", "fill it in, or remove the file"
         whose: Sequence[object] = [source.owners[file] for file in source.frame.in_file[: len(without)]]
     elif column:
-        what, way_out = "owner", "fill it in, or the owner is not a client"
+        what, way_out = "owner", "fill it in, or this owner is not a client"
         whose = source.frame[column].slice(0, len(without)).to_pylist()
     else:
         return []
-    counts, left = Counter(whose), {one for one, gone in zip(whose, without, strict=True) if not gone}
-    why = f"rows has any {source.label}; {way_out}"
+    counts, left = Counter(whose), {one for one, lost in zip(whose, without, strict=True) if not lost}
+    why = f"training rows has a {source.label}; {way_out}"
     return [
         f"{what} {str(name)!r} of {source.place} is left out: none of its {count} {why}"
         for name, count in counts.items()
@@ -463,10 +461,10 @@ def _gone(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
 
 
 def missing_among(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return a mask (N,) of the cells that are empty or hold a word or number for a missing value."""
+    """Return a mask (N,) of the cells that are empty or hold a marker of missing values from `unknown`."""
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
         cells = pc.utf8_trim_whitespace(found.cast(TEXT)) if is_text(found.type) else found
-        missing = pc.or_(missing, stand_for_none(cells, ["", *unknown]))
+        missing = pc.or_(missing, are_missing(cells, ["", *unknown]))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
     return without

@@ -225,7 +225,7 @@ def in_words(kind: pa.DataType) -> str:
     """Return what cells of a type are, as messages say it."""
     words = (
         (is_text, "texts"),
-        (pa.types.is_boolean, "truth values"),
+        (pa.types.is_boolean, "booleans"),
         (pa.types.is_integer, "whole numbers"),
         (pa.types.is_floating, "decimal numbers"),
         (pa.types.is_duration, "durations"),

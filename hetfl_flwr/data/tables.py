@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import (
-    TURNED,
+    SWAPPED,
     Decision,
     FloatArray,
     Wanted,
@@ -126,9 +126,9 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             train_rows=source.train_rows,
         )
         of_words = decision.column and decision.column.kind == "category" and name not in declared
-        if of_words and (unlike := source.unlike(name)):
+        if of_words and (mixed := source.mixed_types(name)):
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
-            decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
+            decision = Decision(name, problem=f"holds {mixed}", way_out=way_out)
         plain = decision.column if of_words or name not in declared or declared[name] == "number" else None
         if plain and (other := _otherwise_in_a_file(source, plain, cells)):
             way_out = "write all in one notation, list the files in dataset, each of which is then read by itself"
@@ -150,7 +150,7 @@ def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray)
         if other:
             where = frame.files[file] or "one split"
             return f"holds {column.kind}s written as {column.notation}, but in {where} as {other}"
-    turned = TURNED.get(column.notation)
+    turned = SWAPPED.get(column.notation)
     there = ~np.isnan(read(replace(column, notation=turned), cells)[0]) if turned else np.zeros(0, bool)
     if there.any() and not there[~np.isnan(numbers)].all():
         either = np.bincount(frame.in_file[there], minlength=size)

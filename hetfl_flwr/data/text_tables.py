@@ -24,40 +24,40 @@ from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "blanks"}
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 """Supported separators and their names."""
 
 USUAL = [
     *("cp1252", "cp1251", "shift_jis", "cp932", "gb18030", "big5", "cp949", "euc_jp", "euc_kr"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
 ]
-"""Encodings other than Unicode, most common first."""
+"""Encodings other than Unicode, the most common first."""
 
 _SAMPLE, _ROWS, _CELLS, _AT_ONCE, _TOGETHER = 300_000, 500, 20_000, 50_000, 10
-_UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
+_UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # in cells if the separator is wrong
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
 _REMARKS = re.compile(r"(?:#(?![,;\t|])[^\r\n]*(?:\r\n?|\n))*")  # a column may be called #
 _TRAILING = re.compile(r"[ \t]+(?=[\r\n]*$)")
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
-_WESTERN = re.compile(  # letters of cp1252, of which all bytes from c0 on but two are
+_WESTERN = re.compile(  # letters of cp1252: all bytes from c0 on except two
     rb"(?<![\x80-\xff])(?:[\xc0-\xff]|(?<=[a-z])[\xc0-\xff]{2}|[\xc0-\xff]{2}(?=[a-z]))(?![\x80-\xff])"
 )
-_ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores higher
-_NO_HEADER = 0.5  # what blanks count as separators if the first row is no header then
+_ONE_COLUMN = 0.3  # a file has one column unless a separator scores higher
+_NO_HEADER = 0.5  # the factor for spaces as separators if the first row is then not a header
 _MOSTLY = 0.9
-_ZEROS = 0.1  # part of zero bytes above which a text is UTF-16 or UTF-32
+_ZEROS = 0.1  # the share of zero bytes above which a text is UTF-16 or UTF-32
 _UNICODE = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_MIN_ROWS = 100  # rows of which columns are made at a time
-_FOOTER = 10  # rows below a table, at most, that belong to none
+_MIN_ROWS = 100  # the fewest rows that become columns at a time
+_FOOTER = 10  # the most rows of a footer
 
 csv.field_size_limit(2**31 - 1)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """Separator, quote and escape character of a file, its number of columns, and whether most rows start quoted."""
+    """The CSV dialect of a file, its number of columns, and whether most rows start with a quote."""
 
     separator: str = ","
     quote: str = '"'
@@ -81,10 +81,10 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
     """Read a text file with a header row.
 
     The encoding (if empty), separator, quotes and header row are detected. `header_row` counts from 1; 0 detects the
-    row, and -1 means that there is none, so columns are named 1, 2, ... Lines that begin with ``#``
-    and other lines above the header, blank rows, repeated headers and a footer are left out. Row names as R writes
-    them, and columns without a name, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their place. Rows are numbered
-    as a spreadsheet does, from 1, header and blank rows included.
+    row, and -1 means that there is none, so columns are named 1, 2, ... Lines that begin with ``#`` and other lines
+    above the header, blank rows, repeated headers and a footer are left out. Columns without a name, such as the row
+    names that R writes, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their position. Rows are numbered as in a
+    spreadsheet, from 1, with header and blank rows.
     """
     codec, notes = encoding_of(path, encoding)
     usual = "\t" if ending(path) == ".tsv" else ","
@@ -111,12 +111,12 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
 
 
 def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
-    """Return the name and the rows of each sheet of a spreadsheet that is neither empty nor hidden.
+    """Yield the name and the rows of each sheet that is neither empty nor hidden.
 
-    Cells that are merged downwards have one value in all their rows; durations are days. Hidden rows are rows.
+    Cells that are merged vertically have the same value in all their rows; durations are in days. Hidden rows are read.
     """
     book = _book(path)
-    aside = ", ".join(repr(sheet.title) for sheet in book.worksheets if sheet.sheet_state != "visible")
+    hidden_sheets = ", ".join(repr(sheet.title) for sheet in book.worksheets if sheet.sheet_state != "visible")
     for sheet in book.worksheets:
         rows = [[_as_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
         for block in sheet.merged_cells.ranges:
@@ -128,13 +128,13 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
             cells = iter([row[:width] for row in rows])
             frame = _table(called, cells, Dialect(width=width), [], header_row)
             hidden = sum(bool(row.hidden) for row in sheet.row_dimensions.values())
-            notes = (f"{hidden} hidden rows are read, too",) * bool(hidden)
-            notes += (f"hidden sheets are left out: {aside}",) * bool(aside)
+            notes = (f"{hidden} hidden rows are also read",) * bool(hidden)
+            notes += (f"hidden sheets are left out: {hidden_sheets}",) * bool(hidden_sheets)
             yield sheet.title, replace(frame, notes=(*notes, *frame.notes))
 
 
 def _book(path: Path) -> Any:
-    """Open a spreadsheet with the stored values of its formulas; raise if none were stored."""
+    """Open a spreadsheet with the stored values of its formulas; raise `DataError` if none is stored."""
     from openpyxl import load_workbook
 
     book = load_workbook(path)
@@ -146,8 +146,8 @@ def _book(path: Path) -> Any:
     if all(book[sheet][place].value is None for sheet, place in formulas):
         sheet, place = formulas[0]
         raise DataError(
-            f"'{path}' holds formulas without their values, the first in {place} of sheet {sheet!r}: open it in a "
-            "spreadsheet program and save it"
+            f"'{path}' has formulas without stored values, the first in cell {place} of sheet {sheet!r}: open and save "
+            "it in a spreadsheet program"
         )
     return book
 
@@ -168,16 +168,16 @@ def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
 def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     """Return the encoding of a file, and a note if it is not UTF-8.
 
-    It is the given encoding, else UTF-16 or UTF-32 by byte order mark or zero bytes, else UTF-8, else the most common
-    plausible encoding. A file that is valid UTF-8 is read as such even if a single-byte encoding is given, because
-    text in a single-byte encoding is practically never valid UTF-8.
+    If none is given, a file is UTF-16 or UTF-32 by its byte order mark or zero bytes, else UTF-8, else in the most
+    common plausible encoding. A file that is valid UTF-8 is read as UTF-8 even if a single-byte encoding is given,
+    because text in a single-byte encoding is almost never valid UTF-8.
     """
     try:
         with opened(path) as file:
             sample = file.read(100_000)
         codec = encoding or _unicode(sample)
         if encoding and _is_code_page(encoding) and _has_utf8(path):
-            return "utf-8-sig", (f"it is UTF-8, and read as that, not as encoding = {encoding}",)
+            return "utf-8-sig", (f"read as UTF-8, which it is, instead of encoding = {encoding}",)
         with TextIOWrapper(opened(path), codec, newline="") as text:
             while text.read(_SAMPLE):
                 pass
@@ -217,7 +217,7 @@ def _has_utf8(path: Path) -> bool:
 
 
 def _unicode(sample: bytes) -> str:
-    """Return how letters of Unicode are written: by their byte order mark, or by the zeros around those of ASCII."""
+    """Detect UTF-16 or UTF-32 by the byte order mark, or by the zero bytes around ASCII letters; else return UTF-8."""
     marked = next((codec for mark, codec in _UNICODE.items() if sample.startswith(mark)), "")
     zeros = sample.count(0) / max(1, len(sample))
     uneven = abs(sample[::2].count(0) - sample[1::2].count(0)) / max(1, len(sample))  # padding has zeros anywhere
@@ -229,10 +229,10 @@ def _unicode(sample: bytes) -> str:
 
 
 def _guessed(data: bytes) -> str:
-    """Return the most usual of the plausible encodings.
+    """Return the most common of the plausible encodings.
 
-    A detector needs more letters than a column of names may have: letters that stand alone among those of ASCII, or two
-    by two in a word of these, are taken for those of Western Europe.
+    A detector needs more letters than a column of names may have. So non-ASCII letters that stand alone, or in pairs
+    within an ASCII word, are assumed to be Western European.
     """
     letters = len(re.findall(rb"[\x80-\xff]+", data))
     if len(_WESTERN.findall(data)) > _MOSTLY * letters:
@@ -243,9 +243,9 @@ def _guessed(data: bytes) -> str:
 
 
 def dialect_of(head: str, usual: str = ",") -> Dialect:
-    """Return how the cells of a text are written, by its first lines.
+    """Detect the dialect of a text from its first lines.
 
-    The dialect is the one by which most rows have the same width and fewest cells hold another separator.
+    It is the one in which the most rows have the same width and the fewest cells contain another separator.
     """
     lines = _LINES.findall(head)
     several = any(len(row) > 1 for sep in ",;\t|" for row in islice(_rows(lines, Dialect(sep)), _ROWS))
@@ -259,7 +259,7 @@ def dialect_of(head: str, usual: str = ",") -> Dialect:
 
 
 def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
-    """Return how regular the lines are in a dialect, and the dialect with their width."""
+    """Return a score of how regular the lines are in a dialect, and the dialect with their width."""
     try:
         rows = [row for row in islice(_rows(lines, dialect), _ROWS) if any(row)]
     except csv.Error:
@@ -269,8 +269,8 @@ def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
     clean = sum(not _UNCLEAN.search(cell) for cell in cells) / max(1, len(cells))
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
     filled = [line for line in lines[:_ROWS] if line.strip()]
-    if dialect.separator == " " and rows:  # may be between the words of cells, other than between names of columns
-        alone = len(rows[0]) == 1 and dialect.quote not in filled[0]  # a word may be the name of the only column
+    if dialect.separator == " " and rows:  # spaces may also separate words within cells, but rarely in the header
+        alone = len(rows[0]) == 1 and dialect.quote not in filled[0]  # one word may name the only column
         fits = len(rows[0]) in (width - 1, width) and not alone
         if not fits and any(all(other in line for line in filled) for other in SEPARATORS if other != " "):
             return 0.0, dialect
@@ -281,12 +281,12 @@ def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
 
 
 def _have_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether most cells of a column are numbers: all but a name above them, say."""
+    """Return whether most cells of some column are numbers, such as all below its name."""
     return any(2 * sum(column) > len(column) for column in zip(*map(_numbers, rows), strict=True))
 
 
 def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
-    """Return the cells of all rows of some lines; if the first has a number, quotes that swallow rows are refused."""
+    """Yield the cells of each row; if `first`, the number of the first row, is given, refuse unclosed quotes."""
     lines = list[str]()
 
     def read() -> Iterator[str]:
@@ -299,18 +299,19 @@ def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[lis
     for number, row in enumerate(dialect.reader(read()), start=first):
         if first and (len(lines) > 1 or lines[0].count(dialect.quote) % 2) and _swallows(lines, dialect):
             raise csv.Error(
-                f"row {number}, {printable(lines[0].strip(), 60)!r}, opens a quote that is not closed in "
-                f"{len(lines)} lines: close it, and write quotes within cells twice"
+                f"row {number}, {printable(lines[0].strip(), 60)!r}, opens a quote that is not closed within "
+                f"{len(lines)} lines: close it, and double the quotes within cells"
             )
         lines.clear()
         yield row
 
 
 def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether a quote has made one row of lines that are rows by themselves.
+    """Return whether an unclosed quote has merged several rows into one.
 
-    They are as wide as the table, and alike: a column has digits in all of its cells or in none, blank ones aside. Two
-    lines may be a text of two lines: they must also have a number, a date or the like in one column.
+    Lines are rows of their own if they are as wide as the table and alike: each column has digits in all of its filled
+    cells or in none. Two lines may also be a cell with a line break, so one of their columns must also hold numbers,
+    dates or the like.
     """
     try:
         [*dialect.reader(lines, strict=True)]
@@ -328,18 +329,18 @@ def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
 def _table(
     called: str, reader: Iterator[list[str]], dialect: Dialect, remarks: Sequence[list[str]], header_row: int
 ) -> Frame:
-    """Return the rows of a file, given the cells of the remarks above them, and of all rows below these."""
+    """Return the table of a file, given the cells of the comment lines at its top and of all rows below."""
     first = [*remarks, *islice(reader, max(_ROWS, header_row))]
     above, names = _header(called, first, dialect, len(remarks), header_row)
     header = first[above] if above >= 0 else []
     units = _units(first[above + 1 :], dialect.width) if above >= 0 else ""
     start = above + 1 + bool(units)
     frame = _cells(called, chain(first[start:], reader), header, dialect.width, start + 1)
-    notes = [f"row {start} holds units, such as {units!r}: left out"] * bool(units) + list(frame.notes)
+    notes = [f"row {start} holds units, such as {units!r}: it is left out"] * bool(units) + list(frame.notes)
     if before := [cell for row in first[len(remarks) : max(0, above)] for cell in row if cell.strip()]:
         notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
     if skipped := min(len(remarks), max(0, above)):
-        notes.insert(0, f"{skipped} lines that begin with # above the table are left out")
+        notes.insert(0, f"{skipped} lines above the table that begin with # are left out")
     named = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
     return Frame(frame.table.rename_columns(named), row=frame.row, notes=(*notes,))
 
@@ -347,38 +348,38 @@ def _table(
 def _header(
     called: str, rows: Sequence[Sequence[str]], dialect: Dialect, remarks: int, header_row: int
 ) -> tuple[int, list[str]]:
-    """Return the place of the header and its names, one a column.
+    """Return the index of the header row and its names, one for each column.
 
-    It is the first row as wide as the table that names each column but the first. One name less than columns: rows
-    have names, or end in a separator, where the last cells are empty. The last of some remarks is the header where the
-    row below them has a number, and no word above numbers, as NumPy has it.
+    The header is the first row as wide as the table that names each column except, possibly, the first. If it has one
+    name less than columns, rows have names, or end in a separator if the last cells are empty. The last comment line is
+    the header, as NumPy writes it, if the row below it has a number and no word above numbers.
     """
     if not any(any(row) for row in rows):
         raise DataError(f"{called} is empty: add rows, or remove it")
     if header_row < 0:
         return remarks - 1, [str(number) for number in range(1, dialect.width + 1)]
     if header_row:
-        names = _called(rows[header_row - 1]) if header_row <= len(rows) else []
+        names = _names_in(rows[header_row - 1]) if header_row <= len(rows) else []
         names += [""] * (dialect.width - len(names)) * bool(names)
         if len(names) != dialect.width:
             cells = f"{len(names)} cells, not {dialect.width}"
-            raise DataError(f"{called}: its row {header_row} has {cells}: set header-row to another")
+            raise DataError(f"row {header_row} of {called} has {cells}: set header-row to another row")
         return header_row - 1, names
     below = [row for row in rows[remarks:] if any(row)]
     if remarks and len(rows[remarks - 1]) == dialect.width and any(_numbers(below[0])) and not _heads_numbers(below):
-        return remarks - 1, _called(rows[remarks - 1])
+        return remarks - 1, _names_in(rows[remarks - 1])
     for place, row in enumerate(rows[remarks:], start=remarks):
         if names := _names(called, row, [cells for cells in rows[place + 1 :] if any(cells)], dialect):
             return place, names
     raise DataError(
-        f"no row at the top of {called} names its {dialect.width} columns, cells separated by commas or tabs: write a "
-        "name for each column in the first row"
+        f"no row at the top of {called} names all of its {dialect.width} columns: write a name for each column in the "
+        "first row, separated by commas or tabs"
     )
 
 
 def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dialect: Dialect) -> list[str]:
-    """Return the names that a row gives to the columns of the rows below it; nothing where it is no header."""
-    names, width = _called(row), dialect.width
+    """Return the names that a row gives to the columns below it; empty if the row is not a header."""
+    names, width = _names_in(row), dialect.width
     used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
     short = len(names) < width and all(names) and not any(_numbers(names))
     if short and after and (any(_numbers(after[0])) or not _heads_numbers(after)):
@@ -389,8 +390,8 @@ def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dial
             names.insert(0, "")
         elif len(names) > min(1, width - 2) and len(after[0]) == width and any(_numbers(after[0])):
             raise DataError(
-                f"the header of {called} names {len(names)} columns, {printable(names[0], 40)!r} the first, and rows "
-                f"have {width} cells: put quotes around cells that hold a separator, such as numbers with a decimal "
+                f"the header of {called} names {len(names)} columns, the first {printable(names[0], 40)!r}, but rows "
+                f"have {width} cells: put quotes around cells that contain a separator, such as numbers with a decimal "
                 "comma, or give each column a name"
             )
     if len(names) != width or not any(names) or not all(names[column] for column in used - {0}):
@@ -398,17 +399,17 @@ def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dial
     said = [name for name in names if name]
     if names[0] and all(_numbers(said)) and names != [*map(str, range(width))]:
         raise DataError(
-            f"{called} has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
-            "set header-row to -1 if it has none"
+            f"{called} has no header, its first row holds {len(said)} numbers: add a row with the names of the "
+            "columns, or set header-row to -1"
         )
     return names
 
 
 def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
-    """Return whether the first cells are names of rows, as R writes them, and no row is shifted by a decimal comma.
+    """Return whether the first cells are row names, as R writes them, and rows are not shifted by a decimal comma.
 
-    Names differ, and are quoted, or words, or count from 1. A comma in a number has made two columns of whole numbers,
-    and there are no numbers with a decimal point.
+    Row names are distinct, and are quoted, or words, or count from 1. Decimal commas turn one column into two columns
+    of whole numbers, and then there are no numbers with a decimal point.
     """
     names = [row[0] for row in rows]
     numbers = any(_numbers(names))
@@ -424,16 +425,16 @@ def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
 
 
 def _units(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Return the first unit of a row of units below the header; empty where the first row is none.
+    """Return the first unit in the row below the header; empty if that row does not hold units.
 
-    It has a word above numbers alone, a word or nothing above other numbers, and nothing above words.
+    A row of units has a word or nothing above each column of numbers, and nothing above other columns.
     """
     row, *others = rows or [[]]
     below = [cells for cells in others if len(cells) == width]
     if len(row) != width or len(below) < MIN_NUMBERS:
         return ""
     found = ""
-    for unit, column in zip(_called(row), zip(*below, strict=True), strict=True):
+    for unit, column in zip(_names_in(row), zip(*below, strict=True), strict=True):
         none = _is_none(unit)
         numbers = all(NUMBER.fullmatch(cell.strip()) for cell in column if cell.strip()) and any(column)
         if not none and (not numbers or any(map(str.isdigit, unit[:1]))):
@@ -442,7 +443,7 @@ def _units(rows: Sequence[Sequence[str]], width: int) -> str:
     return found
 
 
-def _called(row: Sequence[str]) -> list[str]:
+def _names_in(row: Sequence[str]) -> list[str]:
     return [" ".join(cell.split()) for cell in row]
 
 
@@ -455,7 +456,7 @@ def _heads_numbers(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_none(cell: str) -> bool:
-    """Return whether a cell stands for what is missing in a column of numbers."""
+    """Return whether a cell marks a missing number."""
     return cell in MISSING or cell in NO_NUMBER or cell.lower() in ABSENT
 
 
@@ -464,28 +465,31 @@ def _numbers(row: Sequence[str]) -> list[bool]:
 
 
 def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
-    """Return the columns of all rows below the header, without names, and what was left out or filled up."""
+    """Return all rows below the header as unnamed columns, with notes on rows that were left out or filled up.
+
+    `first` is the number of the first row.
+    """
     whole, parts, kept = list[list[pa.Array]](), list[list[pa.Array]](), list[list[str]]()
     numbers, repeated, short = array("q"), list[int](), list[int]()
-    again, at_once = _alike(header), max(_MIN_ROWS, _AT_ONCE // width)
+    again, at_once = _normalised(header), max(_MIN_ROWS, _AT_ONCE // width)
     turned, of_header = sorted(again), {*again}
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
             continue
-        if header and (alike := _alike(row))[0] in of_header:
+        if header and (alike := _normalised(row))[0] in of_header:
             if alike == again:
                 repeated.append(number)
                 continue
             if sorted(alike) == turned and len(of_header) > 1:
                 raise DataError(
-                    f"row {number} of {called} repeats its columns in another order: another table begins "
-                    "there; put it into its own file"
+                    f"row {number} of {called} repeats the header in another order: another table begins there; "
+                    "put it into its own file"
                 )
         if len(row) != width:
             if len(row) > width:
                 raise DataError(
-                    f"row {number} of {called} has {len(row)} fields, its header {width}: put quotes around cells that "
-                    "hold a separator, or give each column a name"
+                    f"row {number} of {called} has {len(row)} cells, but its header has {width}: put quotes around "
+                    "cells that contain a separator, or give each column a name"
                 )
             short.append(number)
             row = row + [""] * (width - len(row))
@@ -503,8 +507,8 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
     footer, last = _footer(table), printable(str(table.column(0)[-1].as_py()), 40) if len(numbers) else ""
     said = {
         "repeat the header: left out": repeated,
-        "have too few cells: the last are empty": [one for one in short if one not in numbers[len(numbers) - footer :]],
-        f"at the end have one cell, such as {last!r}: left out": numbers[len(numbers) - footer :],
+        "have too few cells: the rest are empty": [one for one in short if one not in numbers[len(numbers) - footer :]],
+        f"at the end have only one cell, such as {last!r}: left out": numbers[len(numbers) - footer :],
     }
     notes = (f"{len(where)} rows {what} (row {where[0]})" for what, where in said.items() if where)
     count = len(numbers) - footer
@@ -512,7 +516,7 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
 
 
 def _footer(table: pa.Table) -> int:
-    """Return how many rows at the end have a cell in the first column alone, as sources and notes below a table do."""
+    """Return how many rows at the end fill only the first column, such as sources and notes below a table."""
     last = table.slice(max(0, table.num_rows - _FOOTER - 1))
     if table.num_columns <= 2 or table.num_rows <= _FOOTER:
         return 0
@@ -520,8 +524,8 @@ def _footer(table: pa.Table) -> int:
     return count if count <= _FOOTER else 0
 
 
-def _alike(row: Sequence[str]) -> list[str]:
-    """Return cells as they are compared with the header: another program may have written it once more."""
+def _normalised(row: Sequence[str]) -> list[str]:
+    """Normalise cells to compare them with the header, which another program may have repeated."""
     return [cell.strip("\ufeff \t").casefold() for cell in row]
 
 

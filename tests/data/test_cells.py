@@ -106,8 +106,8 @@ NOTATIONS = {
     **{
         f"{cells[0]} may have thousands": (turns(*cells), turns(*map(float, cells)), "x", words)
         for cells, words in (
-            (["2.107", "114", "950"], ["2.107 is read as 2.107", "if that is meant"]),
-            (["1.107", "1037", "1.050"], ["1.107 is read as 1.107", "if that is meant"]),
+            (["2.107", "114", "950"], ["2.107 is read as 2.107", "if you mean that"]),
+            (["1.107", "1037", "1.050"], ["1.107 is read as 1.107", "if you mean that"]),
             (["2.107", "1.14", "950"], []),
             (["1.107", "3", "12.050"], []),
         )
@@ -365,7 +365,7 @@ def test_ids_are_ignored_aloud_and_nothing_else_is(case):
     found = column(cells, name=name)
     assert (len(found.input_names) > 1) == kept
     assert noted(found, f"'{name}'") == (not kept or case in CALLED_SO)
-    assert noted(found, "both in training and in test") == (case == "repeated")
+    assert noted(found, "in both training and test") == (case == "repeated")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -477,8 +477,8 @@ REFUSED = {
     "a blank that stays": (["New York", "Oslo", "New\u00a0York"], ["'x'", "'New York'", "categorical-columns"]),
     "another hyphen": (["A-1", "B", "A\u20101"], ["'x'", "'A-1'", "categorical-columns"]),
     "sentences": (["the patient came {} times"], ["'x'", "40 different values in 40", "text-column"]),
-    "infinite": ([1.0, -np.inf], ["row 3", "infinite x", "write a smaller number"]),
-    "infinite as float32": (["2", "1e39"], ["row 3", "infinite x"]),
+    "infinite": ([1.0, -np.inf], ["row 3", "infinite number", "write a smaller number"]),
+    "infinite as float32": (["2", "1e39"], ["row 3", "infinite number"]),
 }
 
 

@@ -91,8 +91,8 @@ def test_columns_that_are_left_out_are_listed_with_why(tmp_path):
     (tmp_path / "p.csv").write_text(",,age,shoe,sick\n" + rows)
     found = overview(str(tmp_path / "p.csv"), Reading(label_column="sick", ignore_columns="shoe"))
     assert {one.name: (one.becomes, one.why) for one in found.columns if one.becomes != "number"} == {
-        "Unnamed: 0": ("nothing", "names of the rows"),
-        "Unnamed: 1": ("nothing", "without name and cells"),
+        "Unnamed: 0": ("nothing", "row names"),
+        "Unnamed: 1": ("nothing", "unnamed and empty"),
         "shoe": ("nothing", "ignore-columns"),
         "sick": ("label", ""),
     }

@@ -677,7 +677,7 @@ BAD = {
     "deep": ({"b.json": '{"a": 1, "y": 0}\n{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"}, {}, ["b.json'"]),
     **{f"no rows: {text}": ({"b.json": text}, {}, ["b.json'"]) for text in ("3", "[null, {}]", "[[1], [2]]")},
     "no parquet": ({"b.parquet": b"PAR1 and no more"}, {}, ["b.parquet'", "Parquet magic"]),
-    "a bad cell of one file": ({"b.csv": WARD.replace("\n9,", "\ninf,")}, {}, ["row 11 of", "'b", "infinite age"]),
+    "a bad cell of one file": ({"b.csv": WARD.replace("\n9,", "\ninf,")}, {}, ["infinite number", "row 11 of", "'b"]),
 }
 """What is written beside a good file a.csv, keys, and the words of the refusal one after the other."""
 
