@@ -109,7 +109,7 @@ def test_with_accept_loss_the_checkpoint_before_is_gone_back_to_and_nothing_else
     go_on(folder, accept_loss=True)
     [failure] = entries(folder)[3]["failures"]
     assert (failure["partition"], failure["stage"]) == (-1, "resume")
-    assert failure["reason"].endswith("gone back to round 2")
+    assert failure["reason"].endswith("went back to round 2")
     assert failure["reason"] in capsys.readouterr().err
     assert [entry["round"] for entry in entries(folder)] == list(range(6))
     assert server_state(folder) == server_state(whole)
@@ -187,7 +187,7 @@ def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_re
     assert sorted(path.name for path in place.iterdir()) == ["round-4", "round-5"]
     assert not (place / "round-5").is_symlink()
     assert Checkpoint.read(folder).round == 5
-    assert entries(folder)[5]["failures"][0]["reason"].endswith("gone back to round 4")
+    assert entries(folder)[5]["failures"][0]["reason"].endswith("went back to round 4")
     assert (tmp_path / "mine" / "client-0").exists()
 
 
