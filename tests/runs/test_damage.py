@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_run_is_refused(refusal, folder, tmp_path, keys)
     shutil.rmtree(folder / "checkpoint")
     shutil.copytree(other / "checkpoint", folder / "checkpoint")
     line = refusal(RunFolderError, go_on, folder)
-    assert line.startswith(f"{folder}/rounds.jsonl is not as the checkpoint knows it")
+    assert line.startswith(f"{folder}/rounds.jsonl is not the file that the checkpoint recorded")
     if keys:  # no loss to accept: the folder would become another run's
         assert "of another run" in refusal(RunFolderError, go_on, folder, accept_loss=True)
 
@@ -236,8 +236,8 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
     path.unlink() if left is None else path.write_bytes(b"".join(left))
     before = contents(folder)
     line = refusal(RunFolderError, go_on, folder)
-    how = "not as the checkpoint knows it" if left else "missing or empty"
-    assert line.startswith(f"{path} is {how}: the figures of all rounds until 4 are lost; --accept-loss")
+    how = "not the file that the checkpoint recorded" if left else "missing or empty"
+    assert line.startswith(f"{path} is {how}: the figures of all rounds up to 4 are lost; --accept-loss")
     assert contents(folder) == before
     go_on(folder, accept_loss=True)
     assert [entry["round"] for entry in entries(folder)] == [5]
@@ -377,7 +377,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_bo
     other = now | {"torch": "1.0", "threads": "4"}
     repacked(folder, lambda told: told.update(versions=[other]))
     capsys.readouterr()
-    for rounds, said in ((5, f"may: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now"), (6, None)):
+    for rounds, said in ((5, f"may differ: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now"), (6, None)):
         go_on(folder, rounds=rounds)
         found = [line for line in capsys.readouterr().err.splitlines() if "versions differ" in line]
         assert [line.endswith(said or "") for line in found] == ([True] if said else [])
