@@ -1,4 +1,4 @@
-"""One run: its resolved config, and on disk its records, checkpoints, models and trackers.
+"""A single run: its resolved config, and its records, checkpoints and trackers.
 
-Independent of training and communication; comparisons of several runs belong in ``simulations``.
+Independent of training and communication. Comparisons of several runs belong in ``simulations``.
 """

@@ -19,7 +19,7 @@ from hetfl_flwr.runs.record import Round, Summary
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run as it begins or resumes.
+    """A run that starts or resumes.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class RunInfo:
     dataset : str
         The clients' name for their data.
     after : int or None
-        The round after which a resumed run goes on. None: the run is new, and round 0 comes first.
+        The round after which a resumed run continues. None: the run is new and starts with round 0.
     rounds : tuple of Round
         The earlier rounds of a resumed run.
     """
@@ -48,14 +48,14 @@ class RunInfo:
 class RoundCallback(Protocol):
     """Called when a run begins, after each round, and when the run ends.
 
-    Derive from this class and override the methods that you need, or define all three without
-    deriving from it. The run config names it, ``callbacks = "my_pkg.module:Callback"``, in which case it is built
-    without arguments; or `run` takes it as an object, ``run("fedhe", callbacks=[Callback()])``. Callbacks run on the
-    server, in order, in every engine.
+    Subclass it and override the methods that you need, or define all three methods in a class of your own. Name the
+    class in the run config, ``callbacks = "my_pkg.module:Callback"``, and it is built without arguments; or pass an
+    object to `run`, ``run("fedhe", callbacks=[Callback()])``. Callbacks are called on the server, in order, in every
+    engine.
 
-    The run folder is written first, so that a callback finds its round in ``rounds.jsonl``. A callback
-    that raises is named in one line and not called again in this run, which continues. Its changes
-    to its arguments have no effect elsewhere.
+    The run folder is written first, so a callback finds its round in ``rounds.jsonl``. If a callback raises an
+    exception, one line names it, and it is not called again in this run, which continues. Callbacks receive copies:
+    changes to the arguments have no effect elsewhere.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class RoundCallback(Protocol):
     """
 
     def begin(self, run: RunInfo) -> None:
-        """Handle a run that begins, or resumes after ``run.after``.
+        """Handle the start of a run, or its resumption after ``run.after``.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ _added: ContextVar[Sequence[RoundCallback]] = ContextVar("_added", default=())
 
 @contextmanager
 def added(callbacks: Sequence[RoundCallback]) -> Iterator[None]:
-    """Add these callbacks to those that the run config names, for all runs of this process."""
+    """Add callbacks to those in the run config, for all runs inside a ``with`` block."""
     token = _added.set(tuple(callbacks))
     try:
         yield
@@ -121,33 +121,30 @@ def added(callbacks: Sequence[RoundCallback]) -> Iterator[None]:
 
 
 class Guarded(RoundCallback):
-    """Several callbacks as one. A callback that raises is named in a line and not called again.
+    """Several callbacks as one; the keys of `callbacks` are their names in messages.
 
-    Parameters
-    ----------
-    callbacks : mapping of str to RoundCallback
-        By the name for messages.
+    If a callback raises an exception, one line names it, and it is not called again.
     """
 
     def __init__(self, callbacks: Mapping[str, RoundCallback]) -> None:
         self.callbacks = dict(callbacks)
 
     def begin(self, run: RunInfo) -> None:
-        """Call all with the begin."""
+        """Call ``begin`` of all callbacks."""
         self._each(lambda callback: callback.begin(deepcopy(run)))
 
     def round(self, entry: Round) -> None:
-        """Call all with a round."""
+        """Call ``round`` of all callbacks."""
         self._each(lambda callback: callback.round(deepcopy(entry)))
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Call all with the end."""
+        """Call ``end`` of all callbacks."""
         self._each(lambda callback: callback.end(deepcopy(summary), error))
 
-    def _each(self, tell: Callable[[RoundCallback], None]) -> None:
+    def _each(self, call: Callable[[RoundCallback], None]) -> None:
         for name, callback in list(self.callbacks.items()):
             try:
-                tell(callback)
+                call(callback)
             except (Exception, SystemExit) as error:  # a callback does not end the run
                 if ends_process(error):
                     raise
@@ -159,12 +156,12 @@ class Guarded(RoundCallback):
 def notifying(
     callbacks: Sequence[RoundCallback], run: RunInfo, summary: Callable[[], Summary]
 ) -> Iterator[Callable[[Round], None]]:
-    """Call callbacks at the begin, yield a function that calls them after a round, and always call them at the end.
+    """Call callbacks at the start, yield a function that calls them after a round, and always call them at the end.
 
-    They are called in order. After one that raises, the others miss that round, but not the end.
+    They are called in order. If one raises an exception, the ones after it miss that call, but never the end.
     """
 
-    def tell(entry: Round) -> None:
+    def notify(entry: Round) -> None:
         for callback in callbacks:
             callback.round(entry)
 
@@ -174,16 +171,14 @@ def notifying(
             stack.push(lambda kind, error, trace, callback=callback: callback.end(last(), error))
         for callback in callbacks:
             callback.begin(run)
-        yield tell
+        yield notify
 
 
 def own_callbacks(config: RunConfig) -> Guarded:
-    """Return the user's own callbacks: those that the run config names, and then the objects of `added`.
+    """Return the user's callbacks: those in the run config, then those of `added`.
 
-    Raises
-    ------
-    ConfigError
-        A name leads to no class with the methods of a `RoundCallback`, or one that cannot be built.
+    Raises `ConfigError` if a name in the run config does not lead to a class with the methods of a `RoundCallback`, or
+    the class cannot be built.
     """
     named = {f"callback {name}": built(name, f"callbacks = '{name}'") for name in listed(config.callbacks)}
     objects = _added.get()
@@ -193,12 +188,9 @@ def own_callbacks(config: RunConfig) -> Guarded:
 
 
 def built(given: object, key: str) -> RoundCallback:
-    """Return a callback: an object as it is, a class built, and a class of a module by its name, `module:Class`.
+    """Return a callback, given as an object, as a class to build, or as the name of a class, ``module:Class``.
 
-    Raises
-    ------
-    ConfigError
-        It cannot be imported or built, or has not the methods of a callback. The error begins with `key`.
+    Raises `ConfigError`, which begins with `key`, if it cannot be imported or built, or lacks a method of a callback.
     """
     try:
         found = resolve_name(given) if isinstance(given, str) else given
@@ -209,5 +201,5 @@ def built(given: object, key: str) -> RoundCallback:
         raise ConfigError(f"{key}: cannot be imported or built: {cause(error)}{hint}") from error
     kind, methods = type(callback).__name__, ("begin", "round", "end")
     if lacking := [method for method in methods if not callable(getattr(callback, method, None))]:
-        raise ConfigError(f"{key}: {kind} has no method {', '.join(lacking)}; a callback has begin, round and end")
+        raise ConfigError(f"{key}: {kind} has no method {', '.join(lacking)}; a callback needs begin, round and end")
     return callback  # type: ignore[no-any-return]  # its methods are there

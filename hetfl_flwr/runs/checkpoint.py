@@ -1,8 +1,8 @@
 """Checkpoints for ``--resume``: the server state and, where the engine holds the clients, their states.
 
-A checkpoint is a folder of its own, written under another name and renamed; a reader finds all of it or nothing. Its
+Each checkpoint is a folder, written under a temporary name and then renamed, so that it is complete or absent. Its
 ``knowledge.safetensors`` has the checksums of the clients' files, so that a file that is missing, damaged or of another
-checkpoint is noticed. The last two checkpoints are kept.
+checkpoint is detected. The last two checkpoints are kept.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Any, NotRequired, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12
 
 from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.files import read_file, replace_file
@@ -33,10 +33,10 @@ from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.wire.spec import Arrays
 
 KEPT = 2
-"""Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
+"""Number of checkpoints to keep: the newest, and one to fall back to if it is damaged."""
 
 SENT, UNDER_WAY = "sent to clients: ", "under way: "
-"""Prefixes of the arrays that are none of the server state's: what clients are measured with, and what is under way."""
+"""Prefixes of arrays outside the server state: downloads for evaluation, and messages under way."""
 
 _NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 
@@ -44,12 +44,12 @@ _NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 class Standing(TypedDict):
     """The state of a run after a round, as JSON.
 
-    ``run`` is the run's id, with which the clients' states are stamped, and ``begun`` that under which it was begun:
-    another one, once Flower has resumed it. ``counts`` are of each client, by name and client id; ``trained`` is the
-    round in which each client has trained last. ``clients`` are checksums of the clients' states, where the engine
-    keeps them. ``downloads`` are clients that are sent the same to measure with, and by the name of an array in it the
-    name under which the checkpoint has it. ``versions`` are as in `hetfl_flwr.runs.ledger.Ledger`. ``engine`` is what
-    runs the clients; checkpoints of older versions do not say.
+    ``run`` is the run's id, which the clients' states carry too, and ``begun`` its id when it was new: Flower gives a
+    resumed run another id. ``counts`` are the counts of each client, by name and client id; ``trained`` is the last
+    round in which each client trained. ``clients`` are checksums of the clients' states, where the engine keeps them.
+    ``downloads`` pairs the clients that get the same download for evaluation with the arrays of that download: its
+    names for them, and the checkpoint's. ``versions`` are as in `hetfl_flwr.runs.ledger.Ledger`. ``engine`` is missing
+    in checkpoints of older versions.
     """
 
     round: int
@@ -71,14 +71,12 @@ _STANDING = TypeAdapter(Standing)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on the disk, without the clients' states."""
+    """A checkpoint, without the clients' states."""
 
     folder: Path
-    """Where it is."""
     at: Standing
-    """The state of the run."""
     arrays: Arrays
-    """The server state, what clients are sent, and what is under way."""
+    """The server state, the downloads for evaluation, and the arrays under way."""
 
     @property
     def round(self) -> int:
@@ -97,19 +95,16 @@ class Checkpoint:
         return Pending(self.at["under_way"], {name.removeprefix(UNDER_WAY): one for name, one in found.items()})
 
     def download(self, client_id: int) -> Arrays:
-        """Return the download that a client is evaluated with; empty if it has never registered."""
+        """Return the download that a client is evaluated with; empty for a client that never registered."""
         for clients, names in self.at["downloads"]:
             if client_id in clients:
                 return {name: self.arrays[key] for name, key in names.items()}
         return {}
 
     def client_state(self, client_id: int) -> bytes:
-        """Return a client's state as it was written with this checkpoint.
+        """Return a client's saved state.
 
-        Raises
-        ------
-        RunFolderError
-            It is missing, damaged or of another checkpoint: names the file.
+        Raises `RunFolderError`, which names the file, if it is missing, damaged or of another checkpoint.
         """
         path = self.folder / f"client-{client_id}"
         try:
@@ -124,18 +119,12 @@ class Checkpoint:
 
     @classmethod
     def read(cls, run_folder: Path) -> Self:
-        """Read the last checkpoint of a run folder.
-
-        Raises
-        ------
-        RunFolderError
-            There is none, or it is damaged: names its file.
-        """
+        """Read the newest checkpoint of a run folder; raise `RunFolderError` if there is none or it is damaged."""
         return cls.read_one(newest(run_folder))
 
     @classmethod
     def read_one(cls, folder: Path) -> Self:
-        """Read a checkpoint from its folder; raises as `read`."""
+        """Read a checkpoint from its folder; raise `RunFolderError` if it is damaged."""
         try:
             values, arrays, _ = read_blob(folder / SERVER_STATE_FILE, KNOWLEDGE)
         except DamagedError as error:
@@ -153,22 +142,10 @@ def write_checkpoint(
     under_way: Pending,
     grid: object,
 ) -> None:
-    """Write a checkpoint into a run folder, and remove all but the last two; that of a round is written once.
+    """Write a checkpoint into a run folder, unless that round has one, and remove all but the last two.
 
-    Parameters
-    ----------
-    run_folder : Path
-        The run folder.
-    at : mapping
-        What `Standing` says, as far as the following do not.
-    server_state : mapping of str to array
-        The server state.
-    downloads : iterable of (int, mapping of str to array)
-        What each client is sent to measure with.
-    under_way : UnderWay
-        The messages under way between server and clients.
-    grid : Grid
-        Writes the clients' states, if it keeps clients.
+    `at` has the entries of `Standing` that the other arguments do not give. `downloads` are what each client is
+    evaluated with, by client id. `grid` writes the clients' states if it keeps clients.
     """
     parent = run_folder / CHECKPOINTS
     target, unfinished = parent / f"round-{at['round']}", parent / f"unfinished-{os.getpid()}"
@@ -190,7 +167,7 @@ def write_checkpoint(
 def pooled(
     known: Arrays, downloads: Iterable[tuple[int, Arrays]]
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[list[int], dict[str, str]]]]:
-    """Return the arrays of downloads, each once and none of those known, and which clients are sent which.
+    """Deduplicate the arrays of downloads: return each array that is not in `known` once, and which client gets which.
 
     Examples
     --------
@@ -203,7 +180,7 @@ def pooled(
     ([[0], [1, 3], [2]], {'part': 'sent to clients: 0'})
     """
     keys: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    seen = {id(array): (array, name) for name, array in known.items()}  # held, so that an id stays its own
+    seen = {id(array): (array, name) for name, array in known.items()}  # references keep the ids unique
     pool: dict[str, NDArray[Any]] = {}
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for client_id, download in downloads:
@@ -223,14 +200,10 @@ def _bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def choose(run_folder: Path, *, accept_loss: bool) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint from which a run resumes, and what is lost.
+    """Return the checkpoint from which a run resumes, and messages about what is lost.
 
-    It is the newest or, if a loss is accepted, the newest intact one.
-
-    Raises
-    ------
-    RunFolderError
-        There is none, or it is damaged and no loss is accepted: names what is damaged, and what can be done.
+    It is the newest checkpoint or, with `accept_loss`, the newest intact one. Raises `RunFolderError` if there is none,
+    or if the newest is damaged without `accept_loss`.
     """
     newest(run_folder)
     damage: list[str] = []
@@ -244,41 +217,35 @@ def choose(run_folder: Path, *, accept_loss: bool) -> tuple[Checkpoint, list[str
             continue
         if damage and not accept_loss:
             raise RunFolderError(
-                f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: {accepting()} "
-                "goes back to it and runs the rounds since then again"
+                f"{damage[0]}; the checkpoint of round {checkpoint.round} is intact: {accepting()} "
+                "goes back to it and repeats the rounds since then"
             )
-        return checkpoint, [f"{one}; gone back to round {checkpoint.round}" for one in damage]
-    raise RunFolderError(f"{damage[0]}; no other checkpoint is there")
+        return checkpoint, [f"{one}; went back to round {checkpoint.round}" for one in damage]
+    raise RunFolderError(f"{damage[0]}; there is no other checkpoint")
 
 
 def newest(run_folder: Path) -> Path:
-    """Return the folder of a run's newest checkpoint.
-
-    Raises
-    ------
-    RunFolderError
-        There is none.
-    """
+    """Return the folder of a run's newest checkpoint; raise `RunFolderError` if there is none."""
     found = checkpoints(run_folder)
     if not found:
         raise RunFolderError(
-            f"{run_folder} has no checkpoint to resume from: it holds no run, the run was interrupted before the first "
-            "one, or they were removed"
+            f"{run_folder} has no checkpoint to resume from: it holds no run, the run was interrupted before its first "
+            "checkpoint, or its checkpoints were removed"
         )
     return found[0]
 
 
 def checkpoints(run_folder: Path) -> list[Path]:
-    """Return the folders of a run's checkpoints, the newest first; folders of other names are not the run's."""
+    """Return the folders of a run's checkpoints, newest first; folders with other names are ignored."""
     found = [path for path in (run_folder / CHECKPOINTS).glob("round-*") if _NAME.fullmatch(path.name)]
     return sorted(found, key=round_of, reverse=True)
 
 
 def round_of(checkpoint: Path) -> int:
-    """Return the round in the name of a checkpoint."""
+    """Return the round in the folder name of a checkpoint."""
     return int(checkpoint.name.removeprefix("round-"))
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, or what stands in its place; what a link leads to stays."""
+    """Remove a checkpoint folder, or a file or symbolic link in its place; the target of a link stays."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12
 
 from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.files import replace_file, writing
@@ -40,43 +40,22 @@ from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.privacy import noise_source
 
 KNOWLEDGE = "knowledge"
-"""The kind of file that holds a server state."""
+"""File kind of a server state."""
 
 
 class Known(TypedDict):
-    """A checkpoint's record of ``rounds.jsonl``: the bytes of its rounds, and their checksum."""
+    """A checkpoint's record of ``rounds.jsonl``: the length of its rounds in bytes, and their checksum."""
 
     bytes: int
     checksum: str
 
 
 class RunFolder(RoundCallback):
-    """The run folder of a run. It is called before all other callbacks.
+    """The folder of a run: a context manager that locks it, and a callback that runs before all others.
 
-    Use it in a ``with``: on leaving, other processes may write the folder.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder, made if missing.
-    config : RunConfig
-        The run. Without ``resume`` the folder must hold no run.
-    engine : str
-        ``local``, ``simulation`` or ``deployment``.
-    run : int
-        The run's id.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        The run's results so far.
-    begun : int
-        The id under which the run was begun.
-
-    Raises
-    ------
-    RunFolderError
-        The folder cannot be written, is being written by another process, or holds another run.
+    The folder is created if it is missing; without ``resume`` it must not hold a run. `run` is the run's id, and
+    ``begun`` its id when it was new. ``ledger`` has the results so far. Raises `RunFolderError` if the folder cannot be
+    written, is being written by another process, or holds another run.
     """
 
     def __init__(self, folder: Path, config: RunConfig, engine: str, run: int) -> None:
@@ -101,18 +80,18 @@ class RunFolder(RoundCallback):
             raise
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the folder, which the constructor has locked."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the folder; remove the files of a run without results."""
+        """Release the lock; after an error, remove the files of a run without results."""
         self._lock.release()
         if error is None or self._holds_run():
             return
         for path in self._made:
-            with suppress(OSError):  # not empty: what others have put there stays
+            with suppress(OSError):  # not empty: files of others stay
                 path.rmdir() if path.is_dir() else path.unlink()
 
     def _holds_run(self) -> bool:
@@ -127,7 +106,7 @@ class RunFolder(RoundCallback):
                 going_on = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"
             raise RunFolderError(f"{self.folder} already holds a run: {going_on} name another folder")
         if below := [path.parent for depth in ("*", "*/*") for path in self.folder.glob(f"{depth}/{CONFIG_FILE}")]:
-            raise RunFolderError(f"{self.folder} holds runs in folders, such as {min(below)}: name another folder")
+            raise RunFolderError(f"{self.folder} holds runs in subfolders, such as {min(below)}: name another folder")
         with self.writing():
             self._write_settings()
             (self.folder / UPLOADS_FILE).unlink(missing_ok=True)
@@ -144,13 +123,13 @@ class RunFolder(RoundCallback):
         return writing(f"run folder {self.folder}")
 
     def round(self, entry: Round) -> None:
-        """Write a round: all of its line, or none."""
+        """Append the round's line to ``rounds.jsonl``, in full or not at all."""
         line = round_line(entry) + b"\n"
         with self.writing(), self._path.open("ab", buffering=0) as file:
             whole = file.seek(0, os.SEEK_END)
             try:
                 left = line
-                while left:  # a disk that is nearly full takes a part
+                while left:  # a disk that is nearly full writes only a part
                     left = left[file.write(left) :]
             except OSError:
                 file.truncate(whole)
@@ -159,7 +138,7 @@ class RunFolder(RoundCallback):
         self._hash.update(line)
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Write summary, clients and the server state, unless nothing was reached."""
+        """Write summary, clients and the server state, unless there are no rounds."""
         if self.ledger.rounds and self._holds_run():
             self.write()
 
@@ -173,27 +152,28 @@ class RunFolder(RoundCallback):
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
     def synced(self) -> Known:
-        """Flush all rounds to disk, and return the record of the file."""
+        """Flush all rounds to disk, and return the length and checksum of the file."""
         with self._path.open("a") as file:
             os.fsync(file.fileno())
         return {"bytes": self._bytes, "checksum": self._hash.hexdigest()}
 
     def keep(self, known: Known) -> str:
-        """Read the rounds of a checkpoint, and return what is wrong with the file; empty: nothing.
+        """Read the rounds up to a checkpoint; return what is wrong with the file, or an empty text.
 
-        If it is not as the checkpoint knows it, none of its rounds are used.
+        If the file does not match the checkpoint, none of its rounds are used.
         """
         content = self._path.read_bytes() if self._path.is_file() else b""
         digest = blake2b(content[: known["bytes"]], digest_size=32)
         if digest.hexdigest() != known["checksum"]:
-            return f"{self._path} is {'not as the checkpoint knows it' if content else 'missing or empty'}"
+            return f"{self._path} is {'not the file that the checkpoint recorded' if content else 'missing or empty'}"
         self._kept, self._bytes, self._hash = content[: known["bytes"]], known["bytes"], digest
         return ""
 
     def resume(self, begun: int) -> None:
-        """Write the folder as it was at a checkpoint, with the config of this process.
+        """Restore the folder to its state at a checkpoint, with the config of this process.
 
-        Rounds that were not kept are removed; a file of which none were is kept as ``rounds.damaged.jsonl``.
+        Rounds after the checkpoint are removed. A file that does not match the checkpoint is renamed to
+        ``rounds.damaged.jsonl``.
         """
         self.begun = begun
         with self.writing():

@@ -23,33 +23,15 @@ from hetfl_flwr.wire.privacy import epsilon
 from hetfl_flwr.wire.spec import Arrays
 
 SEVERAL = "several"
-"""The name of the data where most clients do not have the same."""
+"""Data set name of a run in which no data set belongs to more than half of the clients."""
 
 
 class Ledger:
     """The results of a run so far.
 
-    Parameters
-    ----------
-    config : RunConfig
-        The run.
-    engine : str
-        ``local``, ``simulation`` or ``deployment``.
-    uploads : UploadCounts
-        How many uploads each client has made.
-    noise : str or None
-        Source of the noise on uploads, ``seed`` or ``system``; None without noise.
-
-    Attributes
-    ----------
-    rounds : list of Round
-        The rounds so far, round 0 among them.
-    done : int
-        The last round that has been played.
-    arrays : mapping of str to array
-        The server state after it.
-    versions : list of dict
-        What the run was made with, as `environment` has it, with threads and device: the last is this process's.
+    `noise` is the source of the noise on uploads, ``seed`` or ``system``, or None without noise. ``rounds`` includes
+    round 0, ``done`` is the last finished round, and ``arrays`` is the server state after it. ``versions`` lists
+    the versions (`environment`), threads and device with which the run was executed, those of this process last.
     """
 
     def __init__(self, config: RunConfig, engine: str, uploads: UploadCounts, noise: str | None = None) -> None:
@@ -63,10 +45,10 @@ class Ledger:
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
         self._carries = False
-        self._changes = -1  # of the roster, when the members were taken from it
+        self._changes = -1  # the roster's count of changes when the members were read
 
     def begin(self, arrays: Arrays, members: Iterable[Member], *, carries: bool) -> None:
-        """Add the server state before round 1, the clients, and whether their older figures remain valid."""
+        """Add the server state before round 1 and the clients; `carries`: metrics of earlier rounds stay valid."""
         self.arrays, self._carries = arrays, carries
         self._members = {member.client_id: member for member in members}
 
@@ -80,7 +62,7 @@ class Ledger:
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         clients = {str(client): dict(values) for client, values in measured.items()}
         for reply in trained.replies:
-            known = clients.setdefault(str(reply.client_id), {})  # metrics of evaluation stay beside those of training
+            known = clients.setdefault(str(reply.client_id), {})  # evaluation metrics take precedence
             known |= {key: value for key, value in reply.metrics.items() if key not in {EXAMPLES, *known}}
         for client_id, traffic in trained.traffic.items():
             self._traffic.setdefault(client_id, Traffic()).add(traffic)
@@ -104,7 +86,7 @@ class Ledger:
         return entry
 
     def _average(self, entry: Round) -> None:
-        """Fill in the means over clients of what was measured last."""
+        """Fill in the means over clients of their latest metrics."""
         for name in ("accuracy", "validation_accuracy", "acc", "fwt", *QUALITIES):
             setattr(entry, name, mean(self._measured(name).values()))
         if entry.fwt is not None:
@@ -116,7 +98,7 @@ class Ledger:
         return {client: values[key] for client, values in self._latest.items() if key in values}
 
     def counts(self) -> dict[str, dict[int, Any]]:
-        """Return the counts of each client so far, and who those are that may leave, as JSON."""
+        """Return each client's counts so far and, in a deployment, the registrations, as JSON."""
         return {
             "traffic": {client: asdict(traffic) for client, traffic in self._traffic.items()},
             "latest": self._latest,
@@ -126,7 +108,7 @@ class Ledger:
         }
 
     def restore(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
-        """Restore what `counts` has returned, except for the uploads, in a run of these clients."""
+        """Restore the counts of `counts`, except the uploads; `members` are the clients of this run."""
         known = counts.get("members", {})  # checkpoints of older versions lack it
         self._members = {client: Member.checked(values, values["node"]) for client, values in known.items()}
         self._members |= {member.client_id: member for member in members}
@@ -135,22 +117,22 @@ class Ledger:
 
     @property
     def dataset(self) -> str:
-        """The name of the data for more than half of the clients, else the run config's, else `SEVERAL`."""
+        """The data set of more than half of the clients, else that of the run config, else `SEVERAL`."""
         said = Counter(member.dataset for member in self._members.values()).most_common(1)
         shared = [word for word, count in said if 2 * count > len(self._members)]
         return shared[0] if shared else dataset_called(self.config.dataset) or SEVERAL
 
     def epsilon(self, uploads: int) -> float | None:
-        """Return the epsilon of a client after so many uploads, by the run config; None without noise.
+        """Return a client's epsilon after a number of uploads; None without noise.
 
-        Where there may have been more uploads, it is infinite.
+        It is infinite if upload counts were lost, as there may have been more uploads.
         """
         if not self.noise:
             return None
         return inf if self.uploads.lost else epsilon(self.config.noise_multiplier, uploads)
 
     def summary(self) -> Summary:
-        """Return the run in one object. Keys that mean nothing here are None."""
+        """Return the contents of ``summary.json``."""
         found = {entry.round for entry in self.rounds}
         members = [member for _, member in sorted(self._members.items())]
         unlike = unlike_columns(members) if self.config.features == "all" else ""
@@ -173,7 +155,7 @@ class Ledger:
         )
 
     def clients(self) -> Iterator[ClientRecord]:
-        """Yield one object a client: model, samples, accuracy before and after, bytes."""
+        """Yield the entries of ``clients.json``, by client id."""
         names = distinct({client: member.name for client, member in self._members.items()})
         nothing, latest = Traffic(), dict[int, Round]()
         for entry in self.rounds:

@@ -1,4 +1,4 @@
-"""One process at a time writes a run folder."""
+"""The lock of a run folder: only one process at a time writes it."""
 
 import fcntl
 import os
@@ -15,21 +15,21 @@ from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.text import printable
 
 LOCK_FILE = ".lock"
-"""File in a run folder that a process holds while it writes there, with its name in it; removed when it ends."""
+"""Lock file in a run folder. It names the process that writes the folder, and is removed when the process ends."""
 
 PATIENCE = 0.5
-"""Seconds to wait for a lock: checking whether it is held takes it for a moment."""
+"""Seconds to wait for the lock, which `writer_of` takes for a moment when it checks whether it is held."""
 
 
 def holder_of(folder: Path) -> str:
-    """Return which process a folder's lock file names, whether it still runs or not; empty where there is no file."""
+    """Return the process named in a folder's lock file, even if it has ended; empty without a lock file."""
     with suppress(OSError):
         return printable(read_file(folder / LOCK_FILE)[:200].decode(errors="replace").strip())
     return ""
 
 
 def writer_of(folder: Path) -> str:
-    """Return which process writes a folder; empty where none does, such as one of this machine that has ended."""
+    """Return the process that is writing a folder; empty if none is, or if it was on this machine and has ended."""
     holder = holder_of(folder)
     elsewhere = re.search(r" on (\S+) since ", holder)
     if elsewhere and elsewhere[1] != socket.gethostname():
@@ -45,21 +45,10 @@ def writer_of(folder: Path) -> str:
 
 
 class FolderLock:
-    """The operating system's lock on a file of a folder: it ends with the process, however that ends.
+    """A lock of the operating system on a file in a run folder, released when the process ends in any way.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder, which exists.
-    run : int
-        The run's id, for the error of another process.
-
-    Raises
-    ------
-    RunFolderError
-        Another process, or another run of this one, holds it: names which.
-    OSError
-        The folder cannot be written.
+    `run` is the run's id, which the errors of other processes name. Raises `RunFolderError`, which names the holder, if
+    another process or another run of this process holds the lock, and `OSError` if the folder cannot be written.
     """
 
     def __init__(self, folder: Path, run: int) -> None:
@@ -70,7 +59,7 @@ class FolderLock:
         except Timeout:
             who = holder_of(folder) or "another process"
             raise RunFolderError(
-                f"{folder} is being written by {who}: wait for its end, or name another folder"
+                f"{folder} is being written by {who}: wait until it ends, or name another folder"
             ) from None
         now = datetime.now().isoformat(" ", "seconds")
         with suppress(OSError):  # a full disk: the lock holds all the same

@@ -1,6 +1,6 @@
 """Progress of a run: a bar in a terminal or a notebook, a line per minute in a file or a pipe.
 
-Where Flower's log is shown, it has a line a round instead.
+Where Flower's log is shown, it has one line per round instead.
 """
 
 import sys
@@ -24,32 +24,21 @@ from hetfl_flwr.server.roster import Roster, unlike_columns
 from hetfl_flwr.text import quoted, some
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
-"""Whether bars, and lines in their place, are shown."""
+"""Whether progress bars, or lines in their place, are shown."""
 
 EVERY = 60.0
-"""Seconds between two lines."""
+"""Seconds between two progress lines."""
 
 MAX_SHOWN = 50
-"""Notes that are shown at a time; all of them are written."""
+"""Maximum number of notes that are shown at once; all are written to the file."""
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """A progress bar in a terminal or a notebook (without widgets). Elsewhere a line per minute.
+    """A progress bar in a terminal or a notebook (without widgets), elsewhere one line per minute.
 
-    The lines go to standard error: "round 12 of 50, accuracy 81.3 %, 340 s left".
-
-    Parameters
-    ----------
-    console : Console
-        The console.
-    label : str
-        Its label.
-    total : int
-        The number of rounds.
-    lines : bool
-        Whether there are lines where no bar can be.
-    period : float
-        Seconds of the past by which the time left is estimated.
+    The lines go to standard error: "round 12 of 50, accuracy 81.3 %, 340 s left". `total` is the number of rounds.
+    `lines` says whether lines replace the bar where it cannot be shown. The time left is estimated from the last
+    `period` seconds.
     """
 
     def __init__(self, *, console: Console, label: str, total: int, lines: bool = True, period: float = 30.0) -> None:
@@ -73,7 +62,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._last = monotonic()
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Show the bar."""
         if self._in_terminal:
             self._progress.start()
         elif self._in_notebook:
@@ -85,12 +74,12 @@ class Bar(AbstractContextManager["Bar"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop the bar."""
         if self._in_terminal:
             self._progress.stop()
 
     def update(self, completed: int, *, label: str = "", figures: str = "") -> None:
-        """Move the bar."""
+        """Move the bar, or print a line if one is due."""
         self._label = label or self._label
         self._progress.update(self._task, completed=completed, description=self._label, figures=figures)
         if self._display is not None:
@@ -107,25 +96,25 @@ class Bar(AbstractContextManager["Bar"]):
 
 
 class Watch(RoundCallback):
-    """Shows rounds as they are finished."""
+    """Shows the progress of a run after each round."""
 
     def __init__(self) -> None:
         self._bytes = self._rounds = 0
         self._bar: Bar | None = None
 
     def begin(self, run: RunInfo) -> None:
-        """Show the bar; log after which round a resumed run goes on."""
+        """Show the bar; log the round after which a resumed run continues."""
         self._bytes = sum(entry.bytes_up + entry.bytes_down for entry in run.rounds)
         if run.after is not None:
-            log(INFO, "goes on after round %d of %d", run.after, run.config.rounds)
+            log(INFO, "resuming after round %d of %d", run.after, run.config.rounds)
         self._rounds = run.config.rounds
         console = Console(stderr=True, soft_wrap=True, highlight=False)
-        lines = not FLOWER_LOGGER.isEnabledFor(INFO)  # else the log has one a round
+        lines = not FLOWER_LOGGER.isEnabledFor(INFO)  # else the log has one per round
         label = f"{run.config.algorithm} on {run.dataset}"
         self._bar = Bar(console=console, label=label, total=self._rounds, lines=lines).__enter__()
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Take the bar away."""
+        """Stop the bar."""
         if self._bar is not None:
             self._bar.__exit__(None, error, None)
 
@@ -155,15 +144,10 @@ class Watch(RoundCallback):
 
 
 class Notes(RoundCallback):
-    """Shows clients' notes on their data and models, each line once, and writes them to ``notes.txt``.
+    """Shows clients' notes on their data and models, each once, and writes them to ``notes.txt``.
 
-    In a deployment each line begins with who has said it first, and of a client that registers again and again no more
-    lines are taken than one registration may have.
-
-    Parameters
-    ----------
-    members : Roster
-        The clients as they are now; more may join.
+    In a deployment, each line begins with the clients that sent it first. The number of lines from one client is
+    limited to that of a single registration, however often it registers. More clients may join `members` later.
     """
 
     def __init__(self, members: Roster) -> None:
@@ -173,13 +157,13 @@ class Notes(RoundCallback):
         self._written = 0
 
     def begin(self, run: RunInfo) -> None:
-        """Show the clients' notes."""
+        """Show the notes of the clients."""
         self._path, self._same_columns = run.folder / NOTES_FILE, run.config.features == "all"
         self._strangers = run.engine == "deployment"
         self._show()
 
     def round(self, entry: Round) -> None:
-        """Show and write the notes of clients that have joined since."""
+        """Show the notes of clients that have joined since, and write all notes."""
         self._show()
         if len(self._said) > self._written:
             replace_file(self._path, "".join(f"{line}\n" for line in self._said).encode())
@@ -197,11 +181,11 @@ class Notes(RoundCallback):
                 found.setdefault(line, []).append(member.client_id)
         lines = [f"client {some(ids)} says: {quoted(line)}" if self._strangers else line for line, ids in found.items()]
         if self._same_columns and (unlike := unlike_columns(list(self._members))):
-            self._same_columns = False  # said once
+            self._same_columns = False  # shown once
             lines.insert(0, unlike)
         new = [line for line in lines if line not in self._said]
         self._said |= dict.fromkeys(new)
         more = [f"and {len(new) - MAX_SHOWN} more lines, in {NOTES_FILE}"] if len(new) > MAX_SHOWN else []
-        if visible.get() or FLOWER_LOGGER.isEnabledFor(WARNING):  # else many runs at a time, which are shown together
+        if visible.get() or FLOWER_LOGGER.isEnabledFor(WARNING):  # else several runs, shown together
             for line in [*new[:MAX_SHOWN], *more]:
                 warn_or_log(line)

@@ -1,6 +1,6 @@
-"""The files of a run folder: their names, their schemas, and how they are written and read.
+"""Names, schemas, readers and writers of the files in a run folder.
 
-``config.toml`` is `hetfl_flwr.config`'s. Accuracies are fractions in [0, 1].
+``config.toml`` is handled by `hetfl_flwr.config`. Accuracies are fractions in [0, 1].
 """
 
 import json
@@ -24,7 +24,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12
 
 from hetfl_flwr.common.files import as_json, read_file
 from hetfl_flwr.common.notices import warn
@@ -40,13 +40,13 @@ ROUNDS_FILE = "rounds.jsonl"
 SUMMARY_FILE = "summary.json"
 CLIENTS_FILE = "clients.json"
 NOTES_FILE = "notes.txt"
-"""Notes on how data were interpreted, a line each; missing if there are none."""
+"""Notes on how data were interpreted, one per line; missing if there are none."""
 
 UPLOADS_FILE = "upload-counts.safetensors"
-"""How many uploads clients were asked for, where their noise is drawn from entropy."""
+"""How many uploads each client was asked for, where the noise on them is drawn from system entropy."""
 
 KEPT_UPLOADS = "uploads"
-"""Folder of what clients were sent and have uploaded, a file for each round; there with ``keep-uploads``."""
+"""Folder of the clients' downloads and uploads, one file per round; written with ``keep-uploads``."""
 
 CHECKPOINTS = "checkpoint"
 SERVER_STATE_FILE = "knowledge.safetensors"
@@ -54,11 +54,11 @@ RUN_FILES = {
     *(CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE, NOTES_FILE),
     *(UPLOADS_FILE, KEPT_UPLOADS, CHECKPOINTS, SERVER_STATE_FILE),
 }
-"""The entries of a run folder that belong to the run."""
+"""Files and folders in a run folder that belong to the run."""
 
 
 def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Let whole numbers that a message can hold stay whole."""
+    """Keep integers that fit in a message as integers."""
     return value if type(value) is int and abs(value) < 2**64 else check(value)
 
 
@@ -67,27 +67,28 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[FiniteFloat, Field(ge=0, le=1e18)]
 Number = Annotated[FiniteFloat, WrapValidator(_whole)]
-"""What a client has measured."""
+"""A metric reported by a client."""
 Epsilon = Annotated[
     float, Field(ge=0), BeforeValidator(lambda value: inf if value == as_json(inf) else value), PlainSerializer(as_json)
 ]
-"""May be infinite: in the file, the text ``Infinity``."""
+"""May be infinite, which the file spells as the string ``Infinity``."""
 Client = Annotated[int, Field(ge=0, lt=10**9)]
 ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
-"""A client id as a key of JSON."""
+"""A client id as a JSON key."""
 
 
 QUALITIES = ("balanced_accuracy", "macro_f1", "auc", "majority")
-"""How well models tell classes apart beyond accuracy, of one client or as means over clients; None: not measured.
+"""Metrics besides accuracy, of one client or averaged over clients; None: not measured.
 
 ``majority`` is the accuracy of always predicting the most frequent class of a client's training samples."""
 
 
 class PerClass(TypedDict, total=False):
-    """A client's metrics per class: recalls, None for a class without test samples; numbers of classes.
+    """A client's per-class metrics.
 
-    ``untested`` are classes that it trains on and has no test sample of, ``unpredicted`` those that it has test samples
-    of and never predicts.
+    ``recall`` has one entry per class, None for a class without test samples. ``untested`` lists the classes that the
+    client trains on but has no test samples of, and ``unpredicted`` the classes that it has test samples of but never
+    predicts.
     """
 
     recall: list[Fraction | None]
@@ -99,12 +100,13 @@ class PerClass(TypedDict, total=False):
 class Round:
     """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the first evaluation.
 
-    Accuracies are means over the clients: on their own test and validation samples; of the model all share
-    (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
-    (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` or a
-    simulated link is set. `QUALITIES` are means over the clients; ``classes`` is what each has measured class by class.
-    ``not_averaged`` are the clients whose uploads a robust average has left out, in part or in full: it does so in each
-    round, also if all are honest, so they are not failures.
+    Accuracies are means over the clients: on their own test samples (`accuracy`) and validation samples, and of the
+    model that all clients share (`global_accuracy`). Where the data has domains, `acc` is the accuracy on all domains,
+    `bwt` on the client's own domain and `fwt` on the other domains. None: not measured in this round. ``clock`` is
+    simulated time in seconds, set where ``client-seconds`` or a simulated link is configured. `QUALITIES` are means
+    over the clients, and ``classes`` has each client's per-class metrics. ``not_averaged`` are the clients whose
+    uploads a robust average excluded, in part or in full. It excludes some in every round, even if all clients are
+    honest, so they do not count as failures.
     """
 
     round: Count
@@ -134,13 +136,13 @@ class Round:
 
 
 class ClientRecord(TypedDict):
-    """One client of ``clients.json``; None where it is not known, or has no meaning.
+    """One client of ``clients.json``; None where a value is unknown or does not apply.
 
-    ``partition`` is the client id, under Flower's name for it. ``name`` is the client's own, where it has one, and no
-    other client's. Its accuracies are on its own test samples, at the first evaluation and at the last. ``recall`` is
-    that of each class with test samples, by its name, or by its number where the names stay on the node; ``untested``
-    and ``unpredicted`` are as in `PerClass`, by name. ``class_names`` are those of all of its classes in their order,
-    unless they stay on the node.
+    ``partition`` is the client id, under Flower's name for it. ``name`` is unique among the clients.
+    ``accuracy_before`` and ``accuracy`` are on the client's own test samples, at the first and at the last evaluation.
+    ``recall`` maps each class with test samples to its recall, by class name, or by label where the names stay on the
+    node. ``untested`` and ``unpredicted`` are as in `PerClass`, by name. ``class_names`` are the names of all of its
+    classes in label order, unless they stay on the node.
     """
 
     partition: Client
@@ -170,7 +172,7 @@ class ClientRecord(TypedDict):
 
 
 def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
-    """Return the command with which a run continues; ``NAME`` is the SuperLink's in Flower's config.toml."""
+    """Return the command that resumes a run; ``NAME`` stands for the SuperLink's name in Flower's config.toml."""
     if engine == "local":
         return f"hetfl run {algorithm} --out {quote(str(folder))} --resume"
     file = quote(str(folder / RESUME_FILE))
@@ -180,19 +182,19 @@ def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
 
 
 def name_of(client: ClientRecord) -> str:
-    """Return a client's name in one line; empty where it has none."""
+    """Return a client's name as one printable line; empty if it has none."""
     return printable(" ".join((client.get("name") or "").split()), 2 * LONGEST_NAME)
 
 
 class Summary(TypedDict):
-    """The contents of ``summary.json``; None where a figure has no meaning or is not known.
+    """The contents of ``summary.json``; None where a figure is unknown or does not apply.
 
-    Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost. ``costs`` of training are
-    summed over the clients as well; of bytes of memory they are the largest. ``recall`` is that of each class, by name,
-    the mean over the clients that have test samples of it. ``versions`` is what the bits of a result depend on besides
-    the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run config's.
-    ``earlier_versions`` are those that a resumed run was made with before. ``warnings`` are findings on the clients'
-    data that may make the results wrong, a line each, such as a column that one client calls otherwise.
+    Sums are over the lines of ``rounds.jsonl``, which lacks the lines of `lost_rounds`. ``costs`` of training are also
+    summed over the clients, except memory in bytes, which is the maximum. ``recall`` maps each class name to the mean
+    recall over the clients that have test samples of the class. ``versions`` is what the bits of a result depend on
+    besides the settings (see `hetfl_flwr.common.versions.environment`), with ``threads`` and ``device`` from the run
+    config. ``earlier_versions`` are the versions that a resumed run used before. ``warnings`` are findings on the
+    clients' data that can distort the results, one line each, such as a column that one client names differently.
     """
 
     algorithm: str
@@ -236,12 +238,12 @@ _CLIENT, _CLIENTS = TypeAdapter(ClientRecord), TypeAdapter(list[ClientRecord])
 
 
 def last_evaluated(rounds: Sequence[Round]) -> Round | None:
-    """Return the last round with an accuracy; None where there is none."""
+    """Return the last round with an accuracy, or None."""
     return next((entry for entry in reversed(rounds) if entry.accuracy is not None), None)
 
 
 def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return the part of a `Summary` that the rounds of a run tell: the last accuracies, and sums."""
+    """Return the part of a `Summary` that is computed from the rounds: the last accuracies, and sums."""
     last = last_evaluated(rounds)
     validated = [entry.validation_accuracy for entry in rounds if entry.validation_accuracy is not None]
     costs, sums = total_costs(rounds), ("bytes_up", "bytes_down", "wire_up", "wire_down")
@@ -257,7 +259,7 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def summary_of(rounds: Sequence[Round], clients: Iterable[ClientRecord], /, **known: Any) -> Summary:
-    """Return a `Summary` of what rounds and clients tell, and of what else is known; other figures are None."""
+    """Return a `Summary` of rounds, clients and other known values; all other figures are None."""
     measured = [(client["accuracy"], client.get("recall")) for client in clients]
     accuracies = [accuracy for accuracy, _ in measured]
     found = dict.fromkeys(Summary.__required_keys__) | figures_of(rounds) | {"accuracy_per_client": accuracies} | known
@@ -268,18 +270,9 @@ def summary_of(rounds: Sequence[Round], clients: Iterable[ClientRecord], /, **kn
 
 
 def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /, **known: Any) -> ClientRecord:
-    """Return a `ClientRecord` of the rounds and of other known values; all other entries are None.
+    """Return a client's `ClientRecord` from the rounds and other known values; all other entries are None.
 
-    Parameters
-    ----------
-    rounds : sequence of Round
-        Those of the run.
-    client : int
-        Which client.
-    names : sequence of str
-        What its classes are called, see `named_classes`.
-    **known
-        Entries of the record that the rounds do not have.
+    `names` are the client's class names, as in `named_classes`.
     """
     first, last = next((entry for entry in rounds if not entry.round), None), last_evaluated(rounds)
     before, after = (entry.clients.get(str(client), {}) if entry else {} for entry in (first, last))
@@ -296,9 +289,9 @@ def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /
 
 
 def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str, float]:
-    """Return what training has cost all clients together, or one of them, by the name of the cost.
+    """Return the training costs of one client, or of all clients together, by name.
 
-    Seconds, floating-point operations and joules are summed; of bytes of memory it is the largest.
+    Seconds, floating-point operations and joules are summed; of memory in bytes, the maximum is returned.
     """
     found: dict[str, list[float]] = {}
     for entry in rounds:
@@ -310,16 +303,9 @@ def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str,
 
 
 def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what one client has measured class by class in a round, by the names of its classes.
+    """Return one client's per-class metrics in a round, by class name.
 
-    Parameters
-    ----------
-    entry : Round or None
-        The round.
-    client : int
-        Which client.
-    names : sequence of str
-        What its classes are called; where there are too few, or two are the same, they are called by their numbers.
+    Labels replace the names where the number of names differs from the number of classes or two names are the same.
     """
     own = entry.classes.get(str(client), PerClass()) if entry else PerClass()
     if (recall := own.get("recall")) is None:
@@ -333,7 +319,7 @@ def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -
 
 
 def mean_recall(recalls: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
-    """Return the recall of each class by its name, the mean over the clients that have test samples of it."""
+    """Return the mean recall of each class, by name, over the clients that have test samples of it."""
     found: dict[str, list[float]] = {}
     for own in recalls:
         for name, value in (own or {}).items():
@@ -341,39 +327,35 @@ def mean_recall(recalls: Iterable[Mapping[str, float] | None]) -> dict[str, floa
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-# --- written -------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def round_line(entry: Round) -> bytes:
-    """Write a line of ``rounds.jsonl``, without its end."""
+    """Return a line of ``rounds.jsonl``, without the newline."""
     return json.dumps(_ROUND.dump_python(entry, by_alias=True), allow_nan=False).encode()
 
 
 def summary_file(summary: Summary) -> bytes:
-    """Write ``summary.json``."""
+    """Return the contents of ``summary.json``."""
     return (json.dumps(_SUMMARY.dump_python(summary), indent=1, allow_nan=False) + "\n").encode()
 
 
 def clients_file(clients: Iterable[ClientRecord]) -> Iterator[bytes]:
-    """Write ``clients.json``, a client a line, in parts."""
+    """Yield the contents of ``clients.json``, one client per line."""
     for number, one in enumerate(clients):
         yield (b",\n" if number else b"[\n") + json.dumps(_CLIENT.dump_python(one), allow_nan=False).encode()
     yield b"\n]\n"
 
 
-# --- read ----------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------
 
 
 def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> list[Round]:
-    """Read the rounds of a run folder; none where the file is missing.
+    """Read the rounds of a run folder; an empty list if the file is missing.
 
-    A line that is damaged, or of no later round than the one before it, is left out; `tell` is given one line that
-    names the first of them. By default it goes to standard error. A last line that a kill has cut short is not named.
-
-    Raises
-    ------
-    RunFolderError
-        The file cannot be read.
+    Lines that are damaged or out of order are skipped, and `tell` is called with a message about the first of them, by
+    default a warning on standard error. An incomplete last line, which a killed process leaves, is skipped silently.
+    Raises `RunFolderError` if the file cannot be read.
     """
     path, rounds, damaged = folder / ROUNDS_FILE, list[Round](), dict[int, str]()
     for number, line in enumerate(BytesIO(_content(path) or b""), start=1):
@@ -394,34 +376,31 @@ def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> list[Roun
 
 
 def rounds_written(folder: Path) -> int:
-    """Return how many rounds a run folder has, without round 0, at a glance: damage is not looked for."""
+    """Count the rounds in a run folder, without round 0, quickly: the lines are not parsed."""
     path = folder / ROUNDS_FILE
     return max(path.read_bytes().count(b"\n") - 1, 0) if path.is_file() else 0
 
 
 def read_summary(folder: Path) -> Summary | None:
-    """Read ``summary.json``; None where there is none.
+    """Read ``summary.json``; None if it is missing.
 
-    Raises
-    ------
-    RunFolderError
-        It cannot be read, or is not as `Summary` says: names the key.
+    Raises `RunFolderError`, which names the key, if the file cannot be read or does not match `Summary`.
     """
     return _read_json(folder / SUMMARY_FILE, _SUMMARY)
 
 
 def read_clients(folder: Path) -> list[ClientRecord] | None:
-    """Read ``clients.json``; None where there is none. Raises as `read_summary`."""
+    """Read ``clients.json``; None if it is missing. Raises the same errors as `read_summary`."""
     return _read_json(folder / CLIENTS_FILE, _CLIENTS)
 
 
 def read_notes(folder: Path) -> list[str]:
-    """Return the lines of a run folder's ``notes.txt``; none where there is no such file."""
+    """Return the lines of a run folder's ``notes.txt``; an empty list if it is missing."""
     return (_content(folder / NOTES_FILE) or b"").decode(errors="replace").splitlines()
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return in a line what is wrong first, and where."""
+    """Return the first problem and its location as one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     place, said = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
     return printable(" ".join((f"{place}: {said}" if place else said).split()))
@@ -433,12 +412,12 @@ def _read_json(path: Path, kind: TypeAdapter[T]) -> T | None:
     try:
         return kind.validate_json(content, strict=True)
     except ValidationError as error:
-        remedy = "mend it, or delete it to have the run reported from its rounds"
+        remedy = "fix it, or delete it: the run is then reported from its rounds"
         raise RunFolderError(f"{path}: {first_problem(error)}; {remedy}") from None
 
 
 def _content(path: Path) -> bytes | None:
-    """Return what a file holds; None where there is none."""
+    """Return the contents of a file, or None if it is missing."""
     try:
         return read_file(path)
     except FileNotFoundError:
@@ -448,13 +427,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def check_no_run_file(path: Path) -> Path:
-    """Refuse to write something else over a file of a run, or into the checkpoints of one.
-
-    Raises
-    ------
-    RunFolderError
-        It would.
-    """
+    """Return `path`; raise `RunFolderError` if it is a file of a run or lies in the checkpoints of one."""
     for place in (path.absolute(), Path(os.path.realpath(path))):
         for folder in place.parents:
             own = [name for name in RUN_FILES if (folder / name).exists()]

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are written, and how a run resumes from one."""
+"""Writing checkpoints during a run, and resuming a run from one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,22 +26,13 @@ from hetfl_flwr.wire.messages import NEWEST
 from hetfl_flwr.wire.spec import frozen
 
 SHARE = 0.01
-"""Part of the time that checkpoints may take, where the run chooses when to write them."""
+"""Largest fraction of the run's time spent on checkpoints, with ``checkpoint-every = auto``."""
 
 
 class Checkpoints(RoundCallback):
-    """Writes checkpoints: as ``checkpoint-every`` says, after the last round, and where the user stops the run.
+    """Writes checkpoints: as ``checkpoint-every`` sets, after the last round, and when the user stops the run.
 
-    Parameters
-    ----------
-    results : RunFolder
-        The run folder, which has each round first: no checkpoint is ahead of the rounds that led to it.
-    federation : Federation
-        The clients.
-    rounds : Rounds
-        How rounds are run, which knows what is under way between two of them.
-    strategy : KnowledgeStrategy
-        Says what clients are measured with.
+    The run folder is written before this callback is called, so no checkpoint is ahead of ``rounds.jsonl``.
     """
 
     def __init__(self, results: RunFolder, federation: Federation, rounds: Rounds, strategy: KnowledgeStrategy) -> None:
@@ -68,7 +59,7 @@ class Checkpoints(RoundCallback):
     def _write(self) -> None:
         results, federation, ledger = self._results, self._federation, self._results.ledger
         arrays, sent = ledger.arrays, self._strategy.assess_download_for
-        with results.writing(), seeded(results.config.seed, ledger.done, "assess"):  # as where this round is evaluated
+        with results.writing(), seeded(results.config.seed, ledger.done, "assess"):  # as in the round's evaluation
             at = {
                 "round": ledger.done,
                 "run": results.run,
@@ -86,15 +77,16 @@ class Checkpoints(RoundCallback):
 
 
 class Resumption(NamedTuple):
-    """The checkpoint from which a run resumes, and what is lost."""
+    """The checkpoint from which a run resumes, and messages about what is lost."""
 
     checkpoint: Checkpoint
     losses: list[str]
 
     def origin(self, grid: Grid, *, asynchronous: bool) -> Origin | None:
-        """Return what clients on other machines need to resume; a Grid that holds its clients restores them itself.
+        """Return what clients on other machines need to resume; None for a Grid that restores its clients itself.
 
-        They keep what they had at the newest checkpoint: where the server goes back to an older one, they do not.
+        Clients restore the round of the newest checkpoint, or their newest state if the server goes back to an older
+        one.
         """
         if isinstance(grid, KeepsClients):
             return None
@@ -103,17 +95,14 @@ class Resumption(NamedTuple):
         return Origin(at["run"], at["round"] if is_newest else NEWEST, at["trained"])
 
     def restore(self, results: RunFolder, federation: Federation) -> None:
-        """Go back to the checkpoint in memory: clients, federation and the server state are as they were.
+        """Restore clients, federation and server state in memory.
 
-        Raises
-        ------
-        RunFolderError
-            It is of another engine.
+        Raises `RunFolderError` if the checkpoint is of another engine.
         """
         at, ledger, grid = self.checkpoint.at, results.ledger, federation.grid
         if isinstance(grid, KeepsClients):
             if "engine" not in at["under_way"]:
-                raise RunFolderError(f"{results.folder} is of a run in another engine: continue it in that engine")
+                raise RunFolderError(f"{results.folder} holds a run of another engine: continue it in that engine")
             grid.load_clients(self.checkpoint.folder, at["clients"].keys())
         federation.roster.trained = dict(at["trained"])
         federation.exchange.guard.restore(at["counts"]["sizes"])
@@ -122,7 +111,7 @@ class Resumption(NamedTuple):
         ledger.done, ledger.arrays = at["round"], frozen(self.checkpoint.server_state)
 
     def begin(self, results: RunFolder) -> None:
-        """Begin to write the run folder, once nothing can refuse the run any more."""
+        """Restore the files of the run folder; called once the run can no longer be refused."""
         at = self.checkpoint.at
         with results.writing():
             for folder in checkpoints(results.folder):
@@ -131,14 +120,14 @@ class Resumption(NamedTuple):
         results.resume(at["begun"])
         before, [now] = at["versions"], results.ledger.versions
         if before and (said := changed(before[-1], now)):
-            warn(f"versions differ from those that the run was made with, and bits may: {said}")
+            warn(f"versions differ from those of the original run, so bits may differ: {said}")
         results.ledger.versions = [*(one for one in before if one != now), now]
         for loss in self.losses:
             warn(loss)
 
 
 def _other_run(folder: Path, config: Mapping[str, Value]) -> str:
-    """Return how the config in a run folder differs from a checkpoint's; empty if it is equal, missing or damaged."""
+    """Return how a run folder's config differs from a checkpoint's; empty if it does not, is missing or damaged."""
     try:
         written = config_of(folder)
     except HetflError:
@@ -151,15 +140,10 @@ def _other_run(folder: Path, config: Mapping[str, Value]) -> str:
 
 
 def resumption_of(results: RunFolder) -> Resumption | None:
-    """Return the resumption of a run, with its folder's records read; None for a new run.
+    """Return the resumption of a run, after reading the records in its folder; None for a new run.
 
-    Raises
-    ------
-    RunFolderError
-        What is damaged or lost, without ``accept-loss``: names it, what it means, and what can be done.
-        Or the run is of another engine: says how to continue it there.
-    ConfigError
-        The config differs from the checkpoint's in a key that may not.
+    Raises `RunFolderError` if something is damaged or lost without ``accept-loss``, or if the run is of another engine,
+    and `ConfigError` if the config differs from the checkpoint's in a key that must not change.
     """
     config = results.config
     if not config.resume:
@@ -167,14 +151,14 @@ def resumption_of(results: RunFolder) -> Resumption | None:
     checkpoint, losses = choose(results.folder, accept_loss=config.accept_loss)
     at, lost = checkpoint.at, list[str]()
     if (made := at.get("engine", results.engine)) != results.engine:
-        named = "; its SuperLink has to be named" * (made == "deployment")
+        named = " (NAME is its SuperLink)" * (made == "deployment")
         command = resume_command(results.folder, made, config.algorithm)
-        raise RunFolderError(f"{results.folder} is of a run in another engine ({made}){named}: to continue: {command}")
+        raise RunFolderError(f"{results.folder} is a run of another engine, {made}: continue it with {command}{named}")
     check_unchanged(results.folder, at["config"], config)
     if wrong := results.keep(at["rounds"]):
         if differs := _other_run(results.folder, at["config"]):
-            raise RunFolderError(f"{wrong}, and the checkpoint is of another run: {differs}; restore this run's own")
-        lost.append(f"{wrong}: the figures of all rounds until {at['round']} are lost")
+            raise RunFolderError(f"{wrong}, and the checkpoint is of another run: {differs}; restore this run's files")
+        lost.append(f"{wrong}: the figures of all rounds up to {at['round']} are lost")
     if wrong := results.ledger.uploads.resume(at["counts"]["uploads"]):
         lost.append(wrong)
     if lost and not config.accept_loss:

@@ -1,4 +1,4 @@
-"""The config of a run: its resolved form, the form in its folder, and what may change on resume."""
+"""The config of a run: how it is resolved, how its folder stores it, and which keys may change on resume."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -22,34 +22,23 @@ CHANGEABLE = (
 """Config keys that may change on resume."""
 
 FOLDERS = ("dataset", "data-dir", "state-dir")
-"""Config keys that may name another folder on resume: whether the data are the same is seen from the data."""
+"""Config keys that may name another folder on resume: the data themselves show whether they are the same."""
 
 PASSING: Mapping[str, Value] = {"resume": False, "accept_loss": False, "output_dir": ""}
-"""Keys of one process of a run: a run folder holds these values."""
+"""Keys that concern one process of a run, with the values that the run folder stores instead."""
 
-NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"
+NOT_POOLED = "pooled = true: a node has only its own rows, and only simulations can pool rows; set it to false"
 
 MANY_OWNERS = 100
-"""Owners above which a run that names no number of clients says how many it has."""
+"""Number of owners above which a run without a number of clients warns that each owner becomes a client."""
 
 
 def resolved(config: RunConfig, engine: str) -> RunConfig:
-    """Return a config with all open values resolved.
+    """Return a config with all defaults resolved.
 
-    Settled are the data set of simulated clients, the run folder, the algorithm's own keys, ``models`` and ``width``;
-    in the local engine also the number of clients, and all paths, which are absolute.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The user's config.
-    engine : str
-        ``local``, ``simulation`` or ``deployment``.
-
-    Raises
-    ------
-    ConfigError
-        As `hetfl_flwr.methods.resolve`; or a deployment is to put rows of its nodes together.
+    These are the data set of simulated clients, the run folder, the algorithm's own keys, ``models`` and ``width``; in
+    the local engine also the number of clients, and all paths become absolute. Raises `ConfigError` as
+    `hetfl_flwr.methods.resolve` does, and for ``pooled`` in a deployment.
     """
     if engine == "deployment" and config.pooled:
         raise ConfigError(NOT_POOLED)
@@ -64,23 +53,17 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
 
 
 def default_clients(config: RunConfig) -> int:
-    """Return the number of clients of a local run that names none.
+    """Return the number of clients of a local run that does not set it.
 
-    It is that of the owners of its rows, or else of the folders and files that it lists, or else 10. Very many owners
-    give a warning: the column may not be one of owners.
-
-    Raises
-    ------
-    ConfigError
-        If there are more owners than a run has clients.
-    DataError
-        If the data cannot be read to count them.
+    It is the number of owners of rows, else the number of listed folders and files, else 10. More than `MANY_OWNERS`
+    give a warning, because the column may not be one of owners. Raises `ConfigError` if there are more owners than a
+    run may have clients, and `DataError` if the data cannot be read to count them.
     """
     owners = most_clients(config.with_data().split(1))
     if owners > MAX_CLIENTS:
         raise ConfigError(
-            f"partition '{config.partition}': {owners} owners, more than {MAX_CLIENTS} clients: set clients, each of "
-            "which then has several owners"
+            f"partition '{config.partition}': {owners} owners, more than the limit of {MAX_CLIENTS} clients: set "
+            "clients; each client then has several owners"
         )
     if owners > MANY_OWNERS:
         _warn_many(config.partition, owners)
@@ -91,8 +74,8 @@ def default_clients(config: RunConfig) -> int:
 
 @cache
 def _warn_many(partition: str, owners: int) -> None:
-    """Say once a process how many clients there are."""
-    warn(f"partition '{partition}' has {owners} owners, each of them a client: fewer clients, such as 20, merge owners")
+    """Warn about the number of clients, once per process."""
+    warn(f"partition '{partition}': each of {owners} owners is a client; set clients, such as 20, to merge owners")
 
 
 def new_folder(config: RunConfig) -> Path:
@@ -110,19 +93,14 @@ def new_folder(config: RunConfig) -> Path:
 
 
 def lasting(config: RunConfig) -> dict[str, Value]:
-    """Return the keys and values of a config as a run folder and its checkpoints hold them."""
+    """Return the keys and values of a config as run folders and checkpoints store them."""
     return config.model_copy(update=PASSING).to_flat()
 
 
 def config_of(folder: Path) -> RunConfig:
-    """Return the config that a run folder holds, with options of its algorithm that came later as they are today.
+    """Return the config in a run folder, with today's defaults for algorithm options that it lacks.
 
-    Raises
-    ------
-    RunFolderError
-        It holds none.
-    ConfigError
-        Names the file, and what is wrong in it.
+    Raises `RunFolderError` if there is no config, and `ConfigError` if it is invalid.
     """
     path = folder / CONFIG_FILE
     if not path.exists():
@@ -135,14 +113,9 @@ def config_of(folder: Path) -> RunConfig:
 
 
 def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) -> None:
-    """Refuse to go on with the run in a folder under another config than its checkpoint's.
+    """Raise a `ConfigError` if a run is resumed with a different value of a key that must not change.
 
-    Keys that the checkpoint does not have count as equal.
-
-    Raises
-    ------
-    ConfigError
-        Names a key that differs, and both values.
+    Keys that the checkpoint's config lacks count as equal.
     """
     now = config.to_flat()
     for key, before in kept.items():
@@ -150,5 +123,5 @@ def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) 
         if key not in CHANGEABLE and not moved and now.get(key) != before:
             raise ConfigError(
                 f"{folder} was run with {key} = {before!r}, not {now.get(key)!r}: only rounds, checkpoint-every, "
-                "track, callbacks, node-keys, accept-loss, how to start and where folders lie may change on resume"
+                "track, callbacks, node-keys, accept-loss, start-clients, start-timeout and paths may change on resume"
             )

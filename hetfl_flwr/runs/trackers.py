@@ -1,14 +1,14 @@
-"""Trackers: TensorBoard, Weights & Biases, MLflow and Prometheus, each by its own library, which is an extra.
+"""Trackers: TensorBoard, Weights & Biases, MLflow and Prometheus. Each needs its library, an optional dependency.
 
-The server writes them, in every engine. What they get has the same names everywhere:
+The server logs to them, in every engine, under the same names everywhere:
 
-- config keys and their values, as hyper-parameters;
-- after each round, as step: the numbers of ``rounds.jsonl`` under their names (``accuracy``, ``bytes_up``, ...), how
-  many ``failures`` there were, the clients' means of whatever losses there are (``loss``, ``train_loss``), and each
-  client's own as ``client/PARTITION/accuracy``;
+- config keys and their values, as hyperparameters;
+- after each round, with the round as the step: the numbers of ``rounds.jsonl`` under their names (``accuracy``,
+  ``bytes_up``, ...), the number of ``failures``, the means over clients of all losses (``loss``, ``train_loss``), and
+  each client's metrics as ``client/PARTITION/accuracy``;
 - at the end, the figures of ``summary.json`` as ``summary/accuracy`` and so on.
 
-``rounds.jsonl`` is what holds: a run that goes on gives each tracker the rounds that it lacks, and no round twice.
+``rounds.jsonl`` is the source of truth: a resumed run logs to each tracker the rounds that it lacks, and none twice.
 """
 
 import json
@@ -36,10 +36,10 @@ from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
 from hetfl_flwr.wire.naming import distinct
 
 PROJECT = "hetfl"
-"""Name of the W&B project and the MLflow experiment, where the environment names no other."""
+"""Default name of the W&B project and the MLflow experiment; environment variables override it."""
 
 IDS_FILE = "trackers.json"
-"""File in the run folder that says under which id each tracker knows the run."""
+"""File in the run folder with the id of the run in each tracker."""
 
 Scalars = dict[str, float]
 
@@ -49,23 +49,9 @@ _IDS = TypeAdapter(dict[str, str])
 class Tracker(RoundCallback):
     """One tracker of one run.
 
-    Parameters
-    ----------
-    config : RunConfig
-        The run.
-    folder : Path
-        The run folder.
-    known : str
-        The id under which the tracker knows the run already; empty if it is new to it.
-
-    Attributes
-    ----------
-    id : str
-        Under which the tracker knows the run; empty if it needs none.
-    reached : int
-        The last round that it has from before; -1 if none.
-    members : iterable of Member
-        The clients that are here; more may join.
+    `known` is the run's id in the tracker, empty for a new run. ``id`` is the same after the start, empty where the
+    tracker uses none. ``reached`` is the last round that the tracker already has, or -1. ``members`` are the current
+    clients; more may join.
     """
 
     id = ""
@@ -76,23 +62,23 @@ class Tracker(RoundCallback):
         self.config, self.folder, self.id = config, folder, known
 
     def log(self, round: int, scalars: Scalars) -> None:
-        """Write the numbers of a round."""
+        """Log the numbers of a round."""
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
-        """Write the summary, and that the run has ended, or with which error."""
+        """Log the summary and close the run, with the error that ended it, if any."""
 
     def begin(self, run: RunInfo) -> None:
-        """Write the rounds that a resumed run has already."""
+        """Log the earlier rounds of a resumed run."""
         for entry in run.rounds:
             self.round(entry)
 
     def round(self, entry: Round) -> None:
-        """Write a round, unless the tracker has it from before."""
+        """Log a round, unless the tracker already has it."""
         if entry.round > self.reached:
             self.log(entry.round, scalars(entry))
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Write the end."""
+        """Log the summary and the end of the run."""
         keys = self.config.to_flat()
         figures = {
             f"summary/{key}": value
@@ -103,7 +89,7 @@ class Tracker(RoundCallback):
 
 
 class TensorBoard(Tracker):
-    """Event files in the folder ``tensorboard`` of the run folder; one that goes on is rewritten."""
+    """TensorBoard event files in ``tensorboard`` in the run folder; a resumed run rewrites them."""
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -129,9 +115,9 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A run of Weights & Biases; its files lie in the folder ``wandb`` of the run folder.
+    """A Weights & Biases run, with its files in ``wandb`` in the run folder.
 
-    W&B's own variables hold: ``WANDB_MODE=offline``, ``WANDB_PROJECT``, ``WANDB_API_KEY`` and so on.
+    W&B's environment variables apply: ``WANDB_MODE=offline``, ``WANDB_PROJECT``, ``WANDB_API_KEY`` and so on.
     """
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
@@ -162,13 +148,13 @@ class WandB(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of MLflow, at the server that ``MLFLOW_TRACKING_URI`` names, or else in ``mlflow.db`` of the run folder.
+    """An MLflow run, on the server at ``MLFLOW_TRACKING_URI``, or else in ``mlflow.db`` in the run folder.
 
-    ``MLFLOW_EXPERIMENT_NAME`` holds as well.
+    ``MLFLOW_EXPERIMENT_NAME`` applies as well.
     """
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
-        getLogger("alembic").setLevel(WARNING)  # which logs each table that it makes
+        getLogger("alembic").setLevel(WARNING)  # it logs every table that it creates
         from mlflow import MlflowClient
         from mlflow.entities import Param
         from mlflow.tracking import is_tracking_uri_set
@@ -196,17 +182,17 @@ class MLflow(Tracker):
         self._client.log_batch(self.id, [Metric(name, value, now, round) for name, value in scalars.items()])
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
-        """Write the summary and how the run has ended."""
+        """Log the summary and how the run ended."""
         self.log(round, summary)
         ended = "FINISHED" if error is None else "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
         self._client.set_terminated(self.id, ended)
 
 
 PROMETHEUS_FILE = "metrics.prom"
-"""In the run folder; in one that the environment names, it is called as the run folder."""
+"""File name in the run folder. In ``PROMETHEUS_TEXTFILE_DIR``, the file is named after the run folder."""
 
 SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "seconds")
-"""What Prometheus counts over the rounds."""
+"""Numbers that are Prometheus counters over the rounds; all others are gauges."""
 
 UNITS: Mapping[str, str] = {
     "seconds": "duration_seconds",
@@ -217,21 +203,21 @@ UNITS: Mapping[str, str] = {
     **{one.replace("-", "_"): f"{one.replace('-', '_')}_bytes" for one in (MEMORY, DEVICE_MEMORY)},
     **{one.replace("-", "_"): f"{one.replace('-', '_')}_ratio" for one in (*FRACTIONS, "bwt")},
 }
-"""Names with their units for Prometheus, where those of trackers have none."""
+"""Prometheus names, with units, of numbers whose names in other trackers have no unit."""
 
 
 class Prometheus(Tracker):
-    """A text file of a run's state for a node exporter, replaced after each round.
+    """A text file of a run's metrics for the Prometheus node exporter, replaced after each round.
 
-    Node exporters read such files from their ``--collector.textfile.directory``; set ``PROMETHEUS_TEXTFILE_DIR`` to it,
-    where the server runs. ``hetfl_round``, ``hetfl_accuracy_ratio`` and so on are gauges of the last round, by the
-    names that trackers have for them and their units (`UNITS`); ``hetfl_payload_up_bytes_total`` and so on are counters
-    over the rounds (`SUMS`). A resumed run takes up the counters and the clients' names that the file has, so counters
-    never decrease: a round that is played again counts twice. Each client has ``hetfl_client_accuracy_ratio`` and so
-    on, whatever metrics it has, with the labels ``client`` and ``name``, ``hetfl_client_last_round``, and
-    ``hetfl_client_present_since_round``: since when it has reported in each round. ``hetfl_finished`` is 1 where the
-    run has ended, and ``hetfl_failed`` where an error has ended it; ``hetfl_written_timestamp_seconds`` says when the
-    file was written.
+    Node exporters read such files from their ``--collector.textfile.directory``; set ``PROMETHEUS_TEXTFILE_DIR`` to it
+    on the server. ``hetfl_round``, ``hetfl_accuracy_ratio`` and so on are gauges of the last round, with the names of
+    the other trackers plus units (`UNITS`); ``hetfl_payload_up_bytes_total`` and so on are counters over the rounds
+    (`SUMS`). A resumed run restores the counters and the clients' names from the file, so counters never decrease, and
+    a round that is run again counts twice. Each metric of a client, such as ``hetfl_client_accuracy_ratio``, has the
+    labels ``client`` and ``name``. ``hetfl_client_last_round`` is the last round in which the client reported, and
+    ``hetfl_client_present_since_round`` the first round since which it has reported in every round. ``hetfl_finished``
+    is 1 if the run has ended, and ``hetfl_failed`` is 1 if an error ended it; ``hetfl_written_timestamp_seconds`` is
+    the time when the file was written.
     """
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
@@ -247,7 +233,7 @@ class Prometheus(Tracker):
         self._names = dict[str, str]()
 
     def begin(self, run: RunInfo) -> None:
-        """Take up names and counters of the file of a resumed run, and write once all rounds that it has already."""
+        """Restore names and counters from the file of a resumed run, add its earlier rounds, and write the file."""
         samples = self._samples() if run.after is not None else []
         self._names = {one.labels["client"]: one.labels["name"] for one in samples if "client" in one.labels}
         found = {one.name: one.value for one in samples}
@@ -264,7 +250,7 @@ class Prometheus(Tracker):
         self._write(finished=False, error=None)
 
     def _samples(self) -> list[Any]:
-        """Return what the file says; nothing where there is none, or a damaged one."""
+        """Return the samples in the file; none if it is missing or damaged."""
         from prometheus_client.parser import text_string_to_metric_families
 
         with suppress(OSError, ValueError, KeyError):
@@ -272,9 +258,12 @@ class Prometheus(Tracker):
         return []
 
     def _take(self, round: int, scalars: Scalars, *, counts: bool = True) -> None:
-        """Take in the numbers of a round; those that are counted only if they are new."""
+        """Set the gauges to the numbers of a round, and increase the counters if `counts`."""
         here = distinct({member.client_id: member.name for member in self.members})
-        names = self._names = {**{str(client): name for client, name in here.items()}, **self._names}  # the first stays
+        names = self._names = {
+            **{str(client): name for client, name in here.items()},
+            **self._names,
+        }  # first name stays
         self._metric("round").set(round)
         for name, value in scalars.items():
             if own := re.fullmatch(r"client/(\d+)/(.+)", name):
@@ -292,15 +281,15 @@ class Prometheus(Tracker):
             self._metric("client_present_since_round", client, names.get(client, "")).set(self._since[client])
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
-        """Write that the run has ended."""
+        """Write the file with the end of the run."""
         self._write(finished=True, error=error)
 
     def _metric(self, name: str, *client: str, counts: bool = False) -> Any:
-        """Return a gauge or counter, made where it is new; characters that Prometheus does not have become _."""
+        """Return a gauge or counter, created on first use; characters that Prometheus does not allow become ``_``."""
         from prometheus_client import Counter, Gauge
 
         metric = re.sub(r"[^a-zA-Z0-9_]", "_", name)
-        if metric.endswith("_total"):  # such an ending says that it only grows
+        if metric.endswith("_total"):  # Prometheus reserves this suffix for counters
             metric += "_value"
         if metric not in self._metrics:
             what, labels = f"{metric.replace('_', ' ')} of a hetfl run", ["algorithm", "run", "client", "name"]
@@ -318,7 +307,7 @@ class Prometheus(Tracker):
         }.items():
             self._metric(name).set(value)
         replace_file(self._path, generate_latest(self._registry))
-        if self._path.name != PROMETHEUS_FILE:  # read by the node exporter, another user
+        if self._path.name != PROMETHEUS_FILE:  # the node exporter reads it as another user
             self._path.chmod(0o644)
 
 
@@ -331,29 +320,20 @@ TRACKERS: Mapping[str, type[Tracker]] = {
 
 
 def check_trackers(config: RunConfig) -> None:
-    """Check that the libraries of a run's trackers are installed.
-
-    Raises
-    ------
-    ConfigError
-        Names one that is not, and how to install it.
-    """
+    """Raise a `ConfigError`, with the command to install it, if the library of a tracker is missing."""
     for name in listed(config.track):
         found = find_spec("prometheus_client" if name == "prometheus" else name)
-        if found is None or found.origin is None:  # none, or a folder of that name
+        if found is None or found.origin is None:  # missing, or a folder of that name
             raise ConfigError(f'track = {config.track!r}: {name} is not installed: pip install "hetfl[{name}]"')
 
 
 def start_trackers(config: RunConfig, folder: Path, members: Iterable[Member] = ()) -> Guarded:
-    """Start the trackers of a run of these clients. A tracker that fails is dropped; the run continues.
+    """Start the trackers of a run; raise a `ConfigError` if one cannot be started.
 
-    Raises
-    ------
-    ConfigError
-        A tracker cannot be started.
+    A tracker that fails later is dropped, and the run continues.
     """
     path, ids = folder / IDS_FILE, dict[str, str]()
-    with suppress(OSError, ValueError):  # none yet, or broken: trackers start over
+    with suppress(OSError, ValueError):  # missing or damaged: trackers start new runs
         ids = _IDS.validate_json(path.read_bytes())
     started: dict[str, Tracker] = {}
     for name in listed(config.track):
@@ -368,7 +348,7 @@ def start_trackers(config: RunConfig, folder: Path, members: Iterable[Member] = 
 
 
 def scalars(entry: Round) -> Scalars:
-    """Return the numbers of a round by the names that trackers know them by.
+    """Return the numbers of a round by their names in trackers.
 
     Examples
     --------

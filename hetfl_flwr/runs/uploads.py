@@ -1,4 +1,4 @@
-"""Downloads and uploads of clients, kept in the run folder for an audit: a file per round."""
+"""Downloads and uploads of clients, saved in the run folder for an audit: one file per round."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,37 +19,29 @@ from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 _NAME = re.compile(r"round-([1-9][0-9]{0,17})\.safetensors")
 
 UPLOADS = "uploads"
-"""The kind of file that holds the uploads of a round."""
+"""File kind of the uploads of a round."""
 
 
 @dataclass(frozen=True)
 class KeptUpload:
-    """A client's download and upload of a round."""
+    """A client's download and upload in a round."""
 
     round: int
     client_id: int
-    """The round that it counts in; which client."""
     samples: int
-    """The ``num-examples`` of the client's answer."""
+    """The ``num-examples`` of the client's reply."""
     download: Arrays
+    """The arrays as they were sent, in half precision if the run used it."""
     upload: Arrays
-    """What it was sent, as it travelled, and what it has uploaded, decoded and checked."""
+    """The decoded and checked arrays."""
 
 
 class KeptUploads(RoundCallback):
-    """Writes each round's uploads to ``uploads/round-N.safetensors``, once that round is in ``rounds.jsonl``.
+    """Writes each round's uploads to ``uploads/round-N.safetensors``, after the round is in ``rounds.jsonl``.
 
-    An upload that is rejected as it is far larger than others is kept as well: the server has read it. One that cannot
-    be decoded is not. Files of rounds that a resumed run plays again are removed when it goes on.
-
-    Parameters
-    ----------
-    federation : Federation
-        The clients, whose answers it is given.
-    upload_spec : callable
-        What each of them is to upload.
-    run : int
-        The id under which the run was begun.
+    Uploads that the guard rejects are saved as well, because the server has read them; uploads that cannot be decoded
+    are not. When a run resumes, files of rounds after its checkpoint are removed. `run` is the run's id when it was
+    new.
     """
 
     def __init__(self, federation: Federation, upload_spec: Callable[[Member], PayloadSpec], run: int) -> None:
@@ -59,28 +51,16 @@ class KeptUploads(RoundCallback):
         federation.exchange.received = self._take
 
     def begin(self, run: RunInfo) -> None:
-        """Refuse a run that uploads nothing, and remove what a run that goes on will write again.
-
-        Raises
-        ------
-        ConfigError
-            No client uploads anything.
-        """
+        """Remove the files that a resumed run will write again; raise `ConfigError` if no client uploads anything."""
         if not any(self._upload_spec(member).arrays for member in self._federation.roster):
-            raise ConfigError(f"keep-uploads = true: clients upload nothing under {run.config.algorithm}")
+            raise ConfigError(f"keep-uploads = true: {run.config.algorithm} uploads nothing; set it to false")
         self._folder = run.folder / KEPT_UPLOADS
         for number, path in kept_files(run.folder):
             if number > (run.after or 0):
                 path.unlink()
 
     def round(self, entry: Round) -> None:
-        """Write what has come in a round.
-
-        Raises
-        ------
-        RunFolderError
-            The file cannot be written.
-        """
+        """Write the uploads of a round; raise `RunFolderError` if the file cannot be written."""
         came, self._came = sorted(self._came, key=lambda one: one.client_id), []
         if not came:
             return
@@ -96,18 +76,15 @@ class KeptUploads(RoundCallback):
 
 
 def kept_files(run_folder: Path) -> list[tuple[int, Path]]:
-    """Return the rounds whose uploads a run folder holds, in order, and where."""
+    """Return the rounds with saved uploads and their files, in order."""
     found = [(_NAME.fullmatch(path.name), path) for path in (run_folder / KEPT_UPLOADS).glob("round-*")]
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
 def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
-    """Go through the uploads of a run, round by round; within one by client, and of one client as they came.
+    """Yield the saved uploads of a run by round, then by client, then in the order of arrival.
 
-    Raises
-    ------
-    RunFolderError
-        A file is damaged, or cannot be read, or is another run's.
+    Raises `RunFolderError` if a file cannot be read, is damaged or is of another run.
     """
     begun = {Checkpoint.read_one(folder).at["begun"] for folder in checkpoints(run_folder)[:1]}
     for number, path in kept_files(run_folder):

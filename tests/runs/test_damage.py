@@ -109,7 +109,7 @@ def test_with_accept_loss_the_checkpoint_before_is_gone_back_to_and_nothing_else
     go_on(folder, accept_loss=True)
     [failure] = entries(folder)[3]["failures"]
     assert (failure["partition"], failure["stage"]) == (-1, "resume")
-    assert failure["reason"].endswith("gone back to round 2")
+    assert failure["reason"].endswith("went back to round 2")
     assert failure["reason"] in capsys.readouterr().err
     assert [entry["round"] for entry in entries(folder)] == list(range(6))
     assert server_state(folder) == server_state(whole)
@@ -187,7 +187,7 @@ def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_re
     assert sorted(path.name for path in place.iterdir()) == ["round-4", "round-5"]
     assert not (place / "round-5").is_symlink()
     assert Checkpoint.read(folder).round == 5
-    assert entries(folder)[5]["failures"][0]["reason"].endswith("gone back to round 4")
+    assert entries(folder)[5]["failures"][0]["reason"].endswith("went back to round 4")
     assert (tmp_path / "mine" / "client-0").exists()
 
 
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_run_is_refused(refusal, folder, tmp_path, keys)
     shutil.rmtree(folder / "checkpoint")
     shutil.copytree(other / "checkpoint", folder / "checkpoint")
     line = refusal(RunFolderError, go_on, folder)
-    assert line.startswith(f"{folder}/rounds.jsonl is not as the checkpoint knows it")
+    assert line.startswith(f"{folder}/rounds.jsonl is not the file that the checkpoint recorded")
     if keys:  # no loss to accept: the folder would become another run's
         assert "of another run" in refusal(RunFolderError, go_on, folder, accept_loss=True)
 
@@ -236,8 +236,8 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
     path.unlink() if left is None else path.write_bytes(b"".join(left))
     before = contents(folder)
     line = refusal(RunFolderError, go_on, folder)
-    how = "not as the checkpoint knows it" if left else "missing or empty"
-    assert line.startswith(f"{path} is {how}: the figures of all rounds until 4 are lost; --accept-loss")
+    how = "not the file that the checkpoint recorded" if left else "missing or empty"
+    assert line.startswith(f"{path} is {how}: the figures of all rounds up to 4 are lost; --accept-loss")
     assert contents(folder) == before
     go_on(folder, accept_loss=True)
     assert [entry["round"] for entry in entries(folder)] == [5]
@@ -377,7 +377,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_bo
     other = now | {"torch": "1.0", "threads": "4"}
     repacked(folder, lambda told: told.update(versions=[other]))
     capsys.readouterr()
-    for rounds, said in ((5, f"may: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now"), (6, None)):
+    for rounds, said in ((5, f"may differ: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now"), (6, None)):
         go_on(folder, rounds=rounds)
         found = [line for line in capsys.readouterr().err.splitlines() if "versions differ" in line]
         assert [line.endswith(said or "") for line in found] == ([True] if said else [])

@@ -264,5 +264,5 @@ def test_a_folder_holds_one_run_or_several_and_not_both(hetfl, tmp_path):
         hetfl("run", "local", *small, "--sweep", "seed=0:2", "--out", tmp_path / "s" / "one"),
     )
     assert (over.status, into.status) == (2, 2)
-    assert f"holds runs in folders, such as {tmp_path}/s/one" in over.err
+    assert f"holds runs in subfolders, such as {tmp_path}/s/one" in over.err
     assert f"{tmp_path}/s/one holds a run" in into.err
