@@ -1,4 +1,4 @@
-"""The number of torch's threads, on which the lowest bits of sums depend."""
+"""The number of PyTorch's threads, which affects the lowest bits of sums."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,12 @@ import torch
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Set torch's number of threads in the body of a ``with``, so that bits do not depend on the process.
+    """Set the number of PyTorch's threads within a ``with`` block, so that results do not depend on the process.
+
+    Parameters
+    ----------
+    number : int
+        Number of threads, 1 or more. The former number is restored at the end.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The format of a run's binary files: safetensors, with the file's kind and a checksum of all of its bytes.
+"""The format of a run's binary files: safetensors with the kind of the file and a checksum of all its bytes.
 
-The file's metadata is one JSON object under the name of the kind. Its first value is the checksum, which is computed
-with `BLANK` in its place, so that any program can read the file as plain safetensors.
+The metadata of a file is one JSON object under the name of the kind. Its first value is the checksum, which is computed
+with `BLANK` in its place. Any program can read the file as plain safetensors.
 """
 
 import json
@@ -27,17 +27,7 @@ BLANK = "0" * 64
 
 
 class Blob(NamedTuple):
-    """The content of a file.
-
-    Parameters
-    ----------
-    values : dict of str to Any
-        Values that JSON supports.
-    arrays : dict of str to array
-        Arrays or tensors, in the order in which they were written.
-    checksum : str
-        The checksum of the file.
-    """
+    """The content of a file: JSON values, arrays or tensors in the order in which they were written, and checksum."""
 
     values: dict[str, Any]
     arrays: dict[str, Any]
@@ -45,7 +35,7 @@ class Blob(NamedTuple):
 
 
 def pack(kind: str, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the content of a file; equal values and arrays give equal bytes."""
+    """Encode values and arrays as the content of a file; equal values and arrays give equal bytes."""
     contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
     return sealed(kind, values, contiguous, save)
 
@@ -53,40 +43,28 @@ def pack(kind: str, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
 def sealed(
     kind: str, values: Mapping[str, Any], arrays: Mapping[str, Any], save: Callable[[Any, dict[str, str]], bytes]
 ) -> bytes:
-    """Return the content of a file whose arrays are serialised by one of safetensors' functions."""
+    """Encode values and arrays as the content of a file, with one of safetensors' `save` functions for the arrays."""
     text = json.dumps({"checksum": BLANK, "layout": LAYOUT, **values, "names": list(arrays)}, allow_nan=False)
     content = save(arrays, {kind: text})
     return content.replace(BLANK.encode(), _checksum(content).encode(), 1)
 
 
 def unpack(content: bytes, kind: str, load: Callable[[bytes], dict[str, Any]] = load_numpy) -> Blob:
-    """Decode the content of a file.
+    """Decode what `pack` or `sealed` has returned, with one of safetensors' `load` functions for the arrays.
 
-    Parameters
-    ----------
-    content : bytes
-        What `pack` or `sealed` has returned.
-    kind : str
-        The kind of file that is expected.
-    load : callable
-        The function of safetensors that reads the arrays.
-
-    Raises
-    ------
-    DamagedError
-        It is not as it was written, or is of another kind or layout.
+    Raises DamagedError if the content has changed since it was written, or has another kind or layout.
     """
     values = verified(content, kind)
     try:
         loaded = load(content)
     except SafetensorError:
         raise DamagedError("its arrays cannot be read") from None
-    arrays = {name: loaded[name] for name in values.pop("names")}  # safetensors has an order of its own
+    arrays = {name: loaded[name] for name in values.pop("names")}  # safetensors orders them differently
     return Blob(values, arrays, values.pop("checksum"))
 
 
 def verified(content: bytes, kind: str) -> dict[str, Any]:
-    """Return the values of a file, ``checksum`` among them, without reading its arrays; raises as `unpack`."""
+    """Return the values of a file, including ``checksum``, without reading its arrays; raise the errors of `unpack`."""
     size = int.from_bytes(content[:8], "little")
     try:
         values: dict[str, Any] = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][kind])
@@ -94,20 +72,14 @@ def verified(content: bytes, kind: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedError("its header cannot be read") from None
     if checksum != _checksum(content.replace(checksum.encode(), BLANK.encode(), 1)):
-        raise DamagedError("its checksum does not fit")
+        raise DamagedError("its checksum does not match")
     if layout != LAYOUT:
-        raise DamagedError(f"it has layout {layout}, and this version reads {LAYOUT}")
+        raise DamagedError(f"it has layout {layout}, but this version reads layout {LAYOUT}")
     return values
 
 
 def read_blob(path: Path, kind: str) -> Blob:
-    """Read a file.
-
-    Raises
-    ------
-    DamagedError
-        It is missing or cannot be read; or as `unpack`. Names the file.
-    """
+    """Read a file; raise DamagedError with the file's path if it is missing, unreadable or damaged."""
     try:
         return unpack(read_file(path), kind)
     except OSError as error:
@@ -117,7 +89,7 @@ def read_blob(path: Path, kind: str) -> Blob:
 
 
 def checksum_in(path: Path, kind: str) -> str:
-    """Return the checksum that a file names, without reading its arrays or verifying it."""
+    """Return the checksum stored in a file, without verifying it."""
     with safe_open(path, "numpy") as file:
         return str(json.loads(file.metadata()[kind])["checksum"])
 

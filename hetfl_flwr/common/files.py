@@ -1,4 +1,4 @@
-"""Files on disk: read without waiting for other programs, and replaced in one step."""
+"""Read files without waiting for other programs, and replace files atomically."""
 
 import errno
 import os
@@ -15,25 +15,21 @@ from hetfl_flwr.errors import HetflError, RunFolderError
 def read_file(path: Path) -> bytes:
     """Return the content of a file, without waiting for another program to write it.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    OSError
-        It cannot be read, is no plain file, or is larger than this process's memory.
+    Raises FileNotFoundError if there is no such file, and OSError if it cannot be read, is not a regular file, or does
+    not fit into memory.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "it is no file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     try:
         return path.read_bytes()
     except MemoryError:
-        raise OSError(errno.EFBIG, "it is larger than the memory here") from None
+        raise OSError(errno.EFBIG, "it does not fit into memory") from None
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, whole or in parts, through a temporary one in its folder: flushed to disk, then renamed.
+    """Write content, given at once or in parts, to a temporary file, flush it to disk, and rename it to `path`.
 
-    Temporary files of processes that were killed while they wrote this one are removed.
+    Temporary files that killed processes left behind for this path are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -42,11 +38,11 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
-        for remains in path.parent.glob(f".{path.name}.*"):  # before the file is there: else nobody may write it again
+        for remains in path.parent.glob(f".{path.name}.*"):  # before the rename: this may be the last write
             if remains != temporary:
                 remains.unlink(missing_ok=True)
         temporary.replace(path)
-        with suppress(OSError):  # the name, too, where the file system can
+        with suppress(OSError):  # flush the new name, too, if the file system supports it
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -66,12 +62,9 @@ def writing(place: object, error: type[HetflError] = RunFolderError, way_out: st
 
 
 def check_writable(folder: Path) -> Path:
-    """Return the folder that is there, of a folder and those it is to be made in; leave nothing behind.
+    """Return the folder or its nearest existing parent after checking that it can be written; leave nothing behind.
 
-    Raises
-    ------
-    OSError
-        That folder cannot be written. A link that leads nowhere is no folder, and none can be made in its place.
+    Raises OSError if it cannot be written. A dangling link counts as existing, and cannot be written.
     """
     there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
     with TemporaryFile(dir=there) as file:
@@ -80,7 +73,7 @@ def check_writable(folder: Path) -> Path:
 
 
 def as_json(number: float) -> float | str:
-    """Return a number as JSON supports it: one that is not finite is a text, which `float` reads.
+    """Return a number in a form that JSON supports: a non-finite number becomes a string that `float` reads.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""All uses of Flower beyond its public API, each with its reason: check these first at a new release.
+"""All uses of Flower beyond its public API, each with its reason. Check these first when Flower has a new release.
 
-The public API is `flwr.app`, `flwr.clientapp` and `flwr.serverapp` with `flwr.serverapp.strategy`, which every module
-imports by itself.
+The public API is `flwr.app`, `flwr.clientapp` and `flwr.serverapp` with `flwr.serverapp.strategy`. Modules import it
+directly.
 """
 
 import sys
@@ -27,26 +27,26 @@ from hetfl_flwr.common.notices import warn
 
 __all__ = [
     "FLOWER_LOGGER",  # to show or hide the log, and to keep tracebacks of one-line errors out of it
-    "LARGEST_CHUNK",  # bytes of an array that travel in one piece
-    "SUPERLINK_NODE_ID",  # the sender of what a server sends
-    "ErrorCode",  # why there is no reply: the client raised, or never answered
-    "NumPyClient",  # the base of every client side
+    "LARGEST_CHUNK",  # largest number of bytes of an array that are sent in one piece
+    "SUPERLINK_NODE_ID",  # the node id of the server, as a message's sender
+    "ErrorCode",  # why there is no reply: the client raised an error, or never answered
+    "NumPyClient",  # the base class of all clients
     "ProtoMessage",  # a message as bytes, for worker processes and checkpoints
-    "ProtoRecordDict",  # a client's records as bytes, where they rest in a file
-    "Run",  # what a Grid says of its run
-    "SType",  # how an Array says that it is in .npy form
-    "Scalar",  # the type of what a client reports
-    "TaskIdentity",  # who this process is to Flower; see `act_as_server`
+    "ProtoRecordDict",  # a client's records as bytes, for files
+    "Run",  # the description of a run that a Grid returns
+    "SType",  # the serialisation type of an Array: .npy
+    "Scalar",  # the type of a metric's value
+    "TaskIdentity",  # this process's identity for Flower; see `act_as_server`
     "act_as_server",
     "acts_as_server",
     "aggregate_metricrecords",  # the weighted mean of metrics
     "ask_again",
     "get_all_nested_objects",  # what a message consists of on the wire, to count its bytes
-    "log",  # Flower's log, in which ours stands
+    "log",  # Flower's log, which this project writes to
     "message_from_proto",
     "message_to_proto",
     "name_message",
-    "no_object_id_recompute",  # so that counting bytes hashes nothing twice
+    "no_object_id_recompute",  # to hash nothing twice while counting bytes
     "recorddict_from_proto",
     "recorddict_to_proto",
     "simulates_clients",
@@ -55,17 +55,17 @@ __all__ = [
 
 
 def act_as_server(run: int) -> None:
-    """Let this process write messages as the server of a run; Flower's own engines set this up for theirs."""
+    """Let this process create messages as the server of a run, which Flower's engines do for their own processes."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
 
 
 def acts_as_server() -> bool:
-    """Return whether messages that this process writes are a server's."""
+    """Return whether this process creates messages as a server."""
     return TaskIdentity._node_id == SUPERLINK_NODE_ID
 
 
 def simulates_clients() -> bool:
-    """Return whether this process is an actor of Flower's simulation engine; a node whose own code uses Ray is not."""
+    """Return whether this process is an actor of Flower's simulation engine, not a node that uses Ray itself."""
     ray = sys.modules.get("ray")
     if "flwr.simulation.ray_transport.ray_actor" not in sys.modules or not getattr(ray, "is_initialized", bool)():
         return False
@@ -73,19 +73,19 @@ def simulates_clients() -> bool:
 
 
 def ask_again(after: float) -> None:
-    """Let a server ask again for a reply that its link has not received whole after so many seconds, not after one."""
+    """Set after how many seconds a server asks again for a reply that its link has received in part; Flower's is 1."""
     from flwr.superlink.grid import http_grid  # slow
 
     http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]
 
 
 def name_message(message: Message, name: str) -> None:
-    """Give a message its id, which Flower's links do where a message passes through them."""
+    """Set the id of a message, which Flower does only for messages that pass through a SuperLink."""
     message.metadata.__dict__["_message_id"] = name
 
 
 def warn_or_log(text: str) -> None:
-    """Log a warning or, where Flower's log is not shown, print it on standard error."""
+    """Log a warning, or print it on standard error if Flower's log is hidden."""
     if FLOWER_LOGGER.isEnabledFor(WARNING):
         log(WARNING, "%s", text)
     else:

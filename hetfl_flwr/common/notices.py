@@ -1,4 +1,4 @@
-"""Messages that appear whether Flower's log is shown or not, and how they name options."""
+"""Messages that are printed even if Flower's log is hidden, and how they name options."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ _RUN = ContextVar("run", default="")
 
 
 def called_in_python(function: Callable[P, R]) -> Callable[P, R]:
-    """Let messages name options as Python arguments, not as flags of ``hetfl``, while a function runs."""
+    """Decorate a function so that messages name options as Python arguments, not as flags of ``hetfl``."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -42,13 +42,13 @@ def option(flag: str, argument: str) -> str:
 
 
 def accepting() -> str:
-    """Return the option that accepts a loss."""
+    """Return the name of the option that accepts the loss of a client's state."""
     return option("--accept-loss (accept-loss = true)", "accept_loss=True")
 
 
 @contextmanager
 def speaking_of(run: str) -> Iterator[None]:
-    """Let `warn` name a run, where several runs share standard error."""
+    """Let `warn` name a run, for runs that share standard error."""
     before = _RUN.set(f"{run}: ")
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a run's bits depend on besides its settings: packages, interpreter, processor and this project's code."""
+"""Packages, interpreter, processor and this project's commit, which a run's results depend on besides its settings."""
 
 import platform
 import subprocess
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("hetfl", "flwr", "torch", "numpy")
-"""Packages whose versions every client reports to the server."""
+"""The packages whose versions each client reports to the server."""
 
 OPTIONAL = ("torchvision", "scipy", "scikit-learn", "pandas", "pillow")
 """Packages that some data sets, models or methods use."""
@@ -23,14 +23,11 @@ def installed() -> dict[str, str]:
 
 @cache
 def environment() -> dict[str, str]:
-    """Return what the bits of this process's results depend on, by name.
+    """Return what this process's results depend on, bit for bit.
 
-    Returns
-    -------
-    dict of str to str
-        The versions of `PACKAGES`, and of `OPTIONAL` where they are installed; ``commit``, from a clone of this
-        project, with ``-dirty`` where a Python file differs from it; ``python``; ``processor``, the architecture, the
-        vector instructions that torch uses and, on Linux, the maker: its libraries choose their code by these.
+    These are the versions of `PACKAGES` and of installed `OPTIONAL` packages; ``commit`` in a clone of this project,
+    with ``-dirty`` if a Python file differs from it; ``python``; and ``processor``: architecture, the vector
+    instructions that PyTorch uses and, on Linux, the vendor, because PyTorch's libraries select their code by these.
 
     Examples
     --------
@@ -46,12 +43,12 @@ def environment() -> dict[str, str]:
     if made := commit(Path(__file__).parents[2]):
         found["commit"] = made
     found["python"] = platform.python_version()
-    found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {_maker()}".strip()
+    found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {_vendor()}".strip()
     return found
 
 
-def _maker() -> str:
-    """Return the maker of this machine's processor where Linux names it; else an empty text."""
+def _vendor() -> str:
+    """Return the vendor of this machine's processor as named by Linux, or an empty string."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("vendor_id"):
@@ -60,7 +57,7 @@ def _maker() -> str:
 
 
 def commit(root: Path) -> str:
-    """Return the commit of a clone; empty where the folder is not a clone, or git is not installed."""
+    """Return the commit of a clone; empty if the folder is not a clone or git is not installed."""
     if not (root / ".git").exists():
         return ""
     git = ["git", "-C", str(root)]
@@ -73,7 +70,7 @@ def commit(root: Path) -> str:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return in words how two environments differ; empty where they are equal.
+    """Describe how two environments differ; empty if they are equal.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A client on its node: data, model, state, others' public samples, and the process.
+"""A client on its node: data, model, state, public samples of other clients, and the process.
 
-Independent of the engine and of the algorithm.
+Nothing here depends on the engine or the algorithm.
 """

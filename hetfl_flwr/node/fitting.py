@@ -1,9 +1,9 @@
-"""``models = "fit"``: the largest candidate that a client's device trains within its limits.
+"""``models = "fit"``: choose the largest candidate that a client's device can train within its limits.
 
-Each candidate takes a few training steps on the client's samples, from the smallest on. The time of a round
-is the time of a step times the mini-batches of a round; further work of a method, such as distillation, is not
-included. A simulated device has a speed (``client-speed``): the time of a step is then its floating-point operations
-over the speed, and the choice the same on every machine.
+Each candidate is trained for a few steps on the client's samples, the smallest first. The time of a round is the time
+of a step times the mini-batches of a round; other work of a method, such as distillation, is not included. A simulated
+device has a speed (``client-speed``): the time of a step is then its floating-point operations divided by the speed,
+so that the choice is the same on every machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,17 +25,17 @@ from hetfl_flwr.models import SplitModel, parse_models, trainable_count
 from hetfl_flwr.seeding import seeded
 
 TIMED = 3
-"""Timed steps, whose median counts, after one warm-up step."""
+"""Number of timed steps after one warm-up step; their median counts."""
 
 MB = 1e6
 
 CHOICE = "hetfl-choice"
-"""Key of the model that a client has chosen, in ``Context.state``."""
+"""Key of the chosen model in ``Context.state``."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The chosen model, and why, in a line."""
+    """The chosen model, and the reason in one line."""
 
     model: str
     reason: str
@@ -43,19 +43,10 @@ class Fit:
 
 @dataclass(frozen=True)
 class Trial:
-    """The costs of a candidate.
+    """A candidate model, its number of trainable parameters, and its costs.
 
-    Parameters
-    ----------
-    model : str
-        Its name.
-    parameters : int
-        Trainable numbers.
-    seconds : float
-        Of a round of training.
-    memory : float
-        Bytes of its weights, their gradients, the optimizer's moments, and the activations that a step keeps for
-        backward. The process itself is not included.
+    `seconds` is the time of a round of training. `memory` is the bytes of weights, gradients, optimizer moments, and
+    the activations that a step keeps for backward. The process itself is not included.
     """
 
     model: str
@@ -64,39 +55,23 @@ class Trial:
     memory: float
 
     def excess(self, config: RunConfig) -> float:
-        """Return the larger ratio of a cost to its limit; at most 1 where both limits are met."""
+        """Return the largest ratio of a cost to its limit; at most 1 if all limits are met."""
         limits = ((self.seconds, config.fit_seconds), (self.memory, MB * config.fit_memory))
         return max(taken / limit for taken, limit in limits if limit)
 
     def __str__(self) -> str:
-        """Return the costs in words."""
+        """Return the costs as text."""
         return f"{self.model} takes {self.seconds:.3g} s a round and {self.memory / MB:.3g} MB"
 
 
 def fit(
     config: RunConfig, samples: Samples, build: Callable[[str], SplitModel], client_id: int, speed: float | None
 ) -> Fit:
-    """Choose the largest of ``fit-models`` within ``fit-seconds`` and ``fit-memory``.
+    """Choose the largest of ``fit-models`` that trains on `samples` within ``fit-seconds`` and ``fit-memory``.
 
-    Parameters
-    ----------
-    config : RunConfig
-        The client's config.
-    samples : Samples
-        Its training samples.
-    build : callable
-        Builds a model by its name, on the client's device.
-    client_id : int
-        Which client it is.
-    speed : float or None
-        Floating-point operations per second of a simulated device. None: steps are timed.
-
-    Raises
-    ------
-    ConfigError
-        None of them meets the limits: names the closest one, and its costs.
-    ModelError
-        One of them does not fit the data.
+    `build` builds a model by its name, on the client's device. `speed` is that of a simulated device in floating-point
+    operations per second; if it is None, steps are timed. Raises ConfigError if no model meets the limits, and
+    ModelError if one does not fit the data.
     """
     candidates = [(trainable_count(build(name)), name) for name in dict.fromkeys(parse_models(config.fit_models))]
     trials = [_tried(config, samples, build, name, speed) for _, name in sorted(candidates)]
@@ -108,12 +83,12 @@ def fit(
         )
     nearest = min(trials, key=lambda trial: trial.excess(config))
     raise ConfigError(
-        f"client {client_id}: none of fit-models = {config.fit_models} keeps {_limits(config)}; the nearest: {nearest}"
+        f"client {client_id}: none of fit-models = {config.fit_models} meets {_limits(config)}; the closest: {nearest}"
     )
 
 
 def fit_once(context: Context, choose: Callable[[], Fit]) -> Fit:
-    """Return the earlier choice of this run from a client's Context; else choose now."""
+    """Return the choice that this run has stored in the client's Context; choose and store it the first time."""
     kept, run = context.state.config_records.get(CHOICE, ConfigRecord()), str(context.run_id)
     if kept.get("run") == run:
         return Fit(str(kept["model"]), str(kept["reason"]))
@@ -125,15 +100,12 @@ def fit_once(context: Context, choose: Callable[[], Fit]) -> Fit:
 def device_speed(config: RunConfig, client_id: int) -> float:
     """Return the speed of a simulated client's device in floating-point operations per second.
 
-    Raises
-    ------
-    ConfigError
-        ``client-speed`` is not set.
+    Raises ConfigError if ``client-speed`` is not set.
     """
     if not config.client_speed:
         raise ConfigError(
-            "models = fit: simulated clients have no devices that could be timed: set client-speed, in GFLOP/s, such "
-            "as client-speed = '10,1,0.1'"
+            "models = fit: simulated clients have no devices to time: set client-speed, in GFLOP/s, such as "
+            "client-speed = '10,1,0.1'"
         )
     speeds = simulated("client-speed", config.client_speed)
     return 1e9 * speeds[client_id % len(speeds)][0]
@@ -145,7 +117,7 @@ def _tried(
     model = build(name)
     steps = batches_a_round(config, len(samples))
     try:
-        with seeded(config.seed, "fit", name):  # dropout draws, and must change no other random numbers
+        with seeded(config.seed, "fit", name):  # dropout must not change other random numbers
             seconds, memory = _measured(config, samples, model, speed, config.fit_seconds / steps or inf)
     except torch.OutOfMemoryError:
         seconds, memory = inf, inf
@@ -155,7 +127,7 @@ def _tried(
 def _measured(
     config: RunConfig, samples: Samples, model: SplitModel, speed: float | None, enough: float
 ) -> tuple[float, float]:
-    """Return the seconds of a step, and the bytes that training takes."""
+    """Return the seconds of a step and the bytes that training takes; skip timing if the first step takes too long."""
     from torch.utils.flop_counter import FlopCounterMode  # imports triton
 
     inputs, labels = samples.batch(torch.arange(min(config.batch_size, len(samples))))
@@ -180,7 +152,7 @@ def _measured(
 
 @contextmanager
 def _kept_for_backward(model: SplitModel) -> Iterator[dict[int, int]]:
-    """Collect the bytes that a forward pass keeps for backward, by address; weights are not included."""
+    """Collect the bytes that a forward pass keeps for backward, by address, without the weights."""
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     kept: dict[int, int] = {}
 

@@ -1,7 +1,7 @@
-"""Clients between messages: restore the state, train or evaluate, save the state.
+"""Handle one message of a client: restore its state, train or evaluate, save its state.
 
-A client is built for each message, or stays in memory. Both give the same bits: before each message, a client that
-stays is reset to its attributes as built, with the saved state.
+A client is built for each message or stays in memory. Both give the same bits: before each message, a client that
+stays is reset to the attributes it was built with, and its saved state is loaded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,10 +43,10 @@ BEST = "best."
 """Prefix of the best model's tensors and metrics."""
 
 WITH_BEST, DOWNLOAD = "best+", "download"
-"""Prefixes of what the best model was measured with: other networks, and the server's download."""
+"""Prefixes of what the best model was evaluated with: the client's other networks, and the server's download."""
 
 MEASURED = "measured."
-"""Prefix, in a state folder, of the download of the last evaluation."""
+"""Prefix of the download of the last evaluation, which is saved in a state folder."""
 
 ASIDE = (BEST, WITH_BEST, MEASURED)
 """Prefixes of what a client keeps in addition to its state of the last round."""
@@ -56,24 +56,27 @@ LEARNS, TRAINS = attrgetter("requires_grad"), attrgetter("training")
 
 
 class Optimizers:
-    """A client's optimizers, with the moments saved after the last round."""
+    """A client's optimizers, and their moments saved after the last round."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._saved: Mapping[str, Tensor] = {}
-        self._spare: dict[str, torch.optim.Optimizer] = {}  # unchanged since they were saved
+        self._spare: dict[str, torch.optim.Optimizer] = {}  # not changed since the last save
         self._handed: dict[str, torch.optim.Optimizer] = {}
         self._replaced: list[nn.Parameter] = []
         self._ended: tuple[list[str], list[object], dict[str, Tensor]] = [], [], {}
 
     def begin(self, saved: Mapping[str, Tensor], *, same: bool) -> None:
-        """Begin a message with the saved state. `same`: it is the one that `end` was last called for."""
+        """Begin a message with the saved state. Set `same` if it is the state that the last `end` was called for."""
         self._saved, self._handed, self._replaced = saved, {}, []
         if not same:
             self._spare = {}
 
     def end(self) -> dict[str, Tensor]:
-        """Return the tensors to save of the optimizers used since `begin`; the last dict again if none has changed."""
+        """Return the tensors to save, of the optimizers used since `begin`.
+
+        If none of them has changed since the last call, the same dict is returned again.
+        """
         self._drop_moments()
         self._spare = self._handed
         names, states = list(self._handed), [one.state for one in self._handed.values()]
@@ -91,7 +94,7 @@ class Optimizers:
         return self._spare.keys()
 
     def get(self, name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer of a name, created at the first call."""
+        """Return the optimizer with this name; create it at the first call."""
         optimizer = self._spare.pop(name, None)
         if optimizer is None:
             return self.load(name, make_optimizer(self._config, parameters))
@@ -100,12 +103,12 @@ class Optimizers:
         return self._hand(name, optimizer)
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Load the moments of the last round into an optimizer, whose moments will be saved after this round."""
+        """Load the moments of the last round into an optimizer, and save its moments after this round."""
         load_optimizer(optimizer, under(f"{name}.", self._saved))
         return self._hand(name, optimizer)
 
     def replaced(self, parameters: list[nn.Parameter]) -> None:
-        """Record which weights the server has replaced: their moments are reset, unless the run config keeps them."""
+        """Reset the moments of weights that the server has replaced, unless the run config keeps them."""
         if self._config.moments == "reset":
             self._replaced += parameters
             self._drop_moments()
@@ -123,25 +126,11 @@ class Optimizers:
 
 
 class Holder:
-    """Restores a client's state, has it handle a message, and saves its state.
+    """A client with its saved state; `stays` if it handles more than one message.
 
-    Parameters
-    ----------
-    client : KnowledgeClient
-        The client.
-    stays : bool
-        Whether it handles more than one message.
-
-    Attributes
-    ----------
-    nbytes : int
-        The bytes of its networks; 0 if it does not stay.
-    pool : object
-        The public samples when it was built: the client's declarations may depend on them.
-    half : bool
-        Whether arrays are sent in half precision.
-    uploads_as_learnt : bool
-        Whether uploads leave the node unchanged: not clipped, without noise, in full precision.
+    `nbytes` is the size of its networks in bytes, 0 if it does not stay. `pool` identifies the public samples known
+    when the client was built, which its declarations may depend on. `half` is whether arrays are sent in half
+    precision; `uploads_as_learnt`, whether uploads are sent unchanged: not clipped, without noise, in full precision.
     """
 
     def __init__(self, client: "KnowledgeClient", *, stays: bool = False) -> None:
@@ -153,26 +142,26 @@ class Holder:
         self._built = _Built(client) if stays else None
         self.nbytes = self._built.nbytes if self._built else 0
         self._saved = ClientState()
-        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # the tensors to save, while unchanged
-        self._untouched = False  # since the state was saved
+        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # tensors to save, while they are the same
+        self._untouched = False  # no message since the state was saved
 
     @cached_property
     def down(self) -> PayloadSpec:
-        """Declaration of the download for training."""
+        """The declared download for training."""
         return interned(self.client.download_spec())
 
     @cached_property
     def up(self) -> PayloadSpec:
-        """Declaration of the upload."""
+        """The declared upload."""
         return interned(self.client.upload_spec())
 
     @cached_property
     def assess(self) -> PayloadSpec:
-        """Declaration of the download for evaluation."""
+        """The declared download for evaluation."""
         return interned(self.client.assess_spec())
 
     def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for a round with a checked download; return the upload as it is sent, and the metrics."""
+        """Train for a round with a checked download; return the upload as sent, and the metrics."""
         if not self._costs:
             upload, metrics = self.learn(_own(download), round)
         else:
@@ -182,7 +171,7 @@ class Holder:
         return upload if self.uploads_as_learnt else self._released(upload, download, round), metrics
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for a round, without copying the download; return the checked upload, not clipped, and the metrics."""
+        """Train for a round without copying the download; return the checked, unclipped upload and the metrics."""
         client, node = self.client, self.node
         self.restore()
         with seeded(node.config.seed, node.client_id, round, "train"):
@@ -205,7 +194,7 @@ class Holder:
     def measure(self, download: Arrays, round: int | None) -> Metrics:
         """Evaluate with a checked download; return the metrics, with ``loss`` and ``num-examples``.
 
-        Without a `round`, it is the last one in which the client trained.
+        If `round` is None, the last round in which the client trained counts.
         """
         client, node = self.client, self.node
         self.restore()
@@ -219,24 +208,25 @@ class Holder:
             self._keep_measured(download, predictor)
         if node.config.keep_best:
             metrics = self._best(download, metrics, max(self._saved.round, int(round or 0)))
-        if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
+        if not metrics[EXAMPLES]:  # without test samples, accuracy is undefined rather than 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}
 
     def predictor(self, download: Arrays) -> nn.Module:
-        """Restore the client's state, evaluate with a download, and return the model that is measured.
+        """Restore the client's state, evaluate with a download, and return the evaluated model.
 
-        With ``keep-best``, it is the best model, and the client then has that model's weights. Raises PayloadError if
-        the client expects another download, and StateError if its saved state does not fit.
+        With ``keep-best``, this is the best model, and the client is left with its weights. Raises PayloadError if the
+        client expects another download, and StateError if its saved state does not fit.
         """
         client = self.client
         self.restore()
-        beside = under(WITH_BEST, self._saved.tensors)
+        with_best = under(WITH_BEST, self._saved.tensors)
         if best := under(BEST, self._saved.tensors):
             for name, module in client.modules().items():
-                self._load(name, module, under(f"{name}.", beside))
+                self._load(name, module, under(f"{name}.", with_best))
             self._load("model", self.node.model, best)
-            download = {name: array.cpu().numpy() for name, array in under(f"{DOWNLOAD}.", beside).items()} or download
+            best_download = under(f"{DOWNLOAD}.", with_best)
+            download = {name: array.cpu().numpy() for name, array in best_download.items()} or download
         spec = client.assess_spec()
         sent = spec.check_named({name: download[name] for name in spec.names if name in download}, "server")
         with seeded(self.node.config.seed, self.node.client_id, "evaluate"):
@@ -276,7 +266,7 @@ class Holder:
         module.load_state_dict(tensors)
 
     def save(self, round: int) -> None:
-        """Save the client's state, with the best model so far and the download of the last evaluation."""
+        """Save the client's state; keep the best model so far and the download of the last evaluation."""
         moments, kept = self.client._optimizers.end(), self._saved.tensors
         live = self._live if self._live and self._live[0] is kept and self._live[1] is moments else None
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
@@ -297,7 +287,7 @@ class Holder:
         return [one for one in every if constant_buffers(one)]
 
     def _write(self, state: ClientState) -> None:
-        """Save the state; keep the one of the server's last checkpoint until the next checkpoint, for ``resume``."""
+        """Save the state; keep the state of the server's last checkpoint until the next one, for ``resume``."""
         every = self._checkpoint_every
         checkpoint = (state.round - 1) // every * every if every else -1
         if 0 < self._saved.round <= checkpoint < state.round:
@@ -305,7 +295,7 @@ class Holder:
         self._saved = self.node.write_state(state) or state
 
     def _keep_measured(self, download: Arrays, predictor: nn.Module) -> None:
-        """Save, in a state folder, the download of an evaluation and a digest of the measured model."""
+        """Save the download of an evaluation and a digest of the evaluated model in the state folder."""
         saved = self._saved
         others = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(MEASURED)}
         sent = {f"{MEASURED}{name}": torch.from_numpy(array) for name, array in download.items()}
@@ -313,7 +303,7 @@ class Holder:
         self._write(ClientState({**others, **sent}, {**saved.numbers, **numbers}, saved.round))
 
     def _best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
-        """Return the metrics of the best model so far, and keep the current model if it is the best."""
+        """Return the metrics of the best model so far; save the current model if it is the best."""
         node, saved = self.node, self._saved
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
         before = {key.removeprefix(BEST): n for key, n in saved.numbers.items() if key.startswith(BEST)}
@@ -330,7 +320,7 @@ class Holder:
         return metrics
 
     def _released(self, learnt: Arrays, download: Arrays, round: int) -> Arrays:
-        """Clip an upload, add noise and convert it to half precision, as the run config says."""
+        """Clip an upload, add noise and convert it to half precision, as set in the run config."""
         node, config = self.node, self.node.config
         if config.clipping_norm:
             learnt = private_upload(learnt, self.up, download, self.down, config, node.client_id, round)
@@ -341,7 +331,7 @@ class Holder:
 
 
 class _Built:
-    """A client as built: its attributes, and the weights and modes of its networks."""
+    """A snapshot of a client as built: its attributes, and the weights and modes of its networks."""
 
     def __init__(self, client: "KnowledgeClient") -> None:
         client.node.model.train()
@@ -359,7 +349,7 @@ class _Built:
         self.nbytes = sum(one.nbytes for one in tensors.values())
 
     def put_back(self, client: "KnowledgeClient") -> None:
-        """Reset a client, except for weights that a saved state replaces."""
+        """Reset the client, except for weights that its saved state replaces."""
         vars(client).clear()
         vars(client).update(self._attributes)
         client.numbers = dict(self._numbers)
@@ -378,7 +368,7 @@ class _Built:
 
 
 def renewed_tensors(module: nn.Module) -> list[Tensor]:
-    """Return the tensors that a download replaces if it replaces a whole network."""
+    """Return the tensors that a download replaces when it replaces a whole network."""
     constant = constant_buffers(module)
     return [one for name, one in module.state_dict(keep_vars=True).items() if name not in constant]
 
@@ -391,7 +381,7 @@ def _copied(tensors: list[Tensor]) -> _Copies | None:
 
 
 def holder_of(context: Context, before: str = "") -> Holder:
-    """Return the client of a Context, cached in the Context or the process, or newly built.
+    """Return the client of a Context, from the cache of the Context or the process, or newly built.
 
     `before` is the run that this one resumes, if any: its state folder records the chosen model. Raises HetflError if
     the config, the data or the model is wrong.
@@ -401,7 +391,7 @@ def holder_of(context: Context, before: str = "") -> Holder:
     if holder is None or holder.pool is not holder.node.public_samples.current:
         node = Node.from_context(context, before)
         ours = network_of(node.model_name) in ZOO and node.config.algorithm in names()
-        stays = kept.stays and ours  # a user's class may have attributes that no state holds
+        stays = kept.stays and ours  # a user's class may have attributes that are not part of the state
         holder = Holder(build_client(node.config, node), stays=stays)
         kept.holder = holder if stays else None
     if torch.get_num_threads() != holder.node.config.threads:
@@ -410,14 +400,14 @@ def holder_of(context: Context, before: str = "") -> Holder:
 
 
 def forget(context: Context) -> None:
-    """Drop a client, so that the next message builds it again from its saved state, such as after an error."""
+    """Drop the client, for example after an error: the next message builds it again from its saved state."""
     kept_of(context).holder = None
 
 
 def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
-    """Return the state dicts of the networks that a client keeps between rounds, prefixed with the networks' names.
+    """Return the state dicts of the networks that a client keeps between rounds, with the network's name as a prefix.
 
-    Raises ConfigError if a network's name is reserved.
+    Raises ConfigError if the name of a network is reserved.
     """
     modules = client.modules()
     others = [*ASIDE, INPUTS, *(f"{name}." for name in client._optimizers.names)]
@@ -447,7 +437,7 @@ def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
 
 
 def _own(download: Arrays) -> Arrays:
-    """Copy the arrays of a download, which other clients receive as well."""
+    """Copy the arrays of a download, because other clients receive the same arrays."""
     return {name: array.copy() for name, array in download.items()}
 
 

@@ -1,13 +1,13 @@
 """The machine of a client: device, threads and memory.
 
-Freed memory stays with the process, so that the arrays of one training step are not fetched again for the next: the GNU
-C library gives large freed arrays back to the system at once, and the next step takes them again, page by page. With
-networks whose layers are of some megabytes a step is up to a third longer for it. This is a setting of the whole
-process. So it is for processes that this project starts, or Flower for it: the ``hetfl`` command, the workers of the
-local engine, a ClientApp. A Python program that imports this project stays as it is.
+By default, the GNU C library returns large freed arrays to the system at once, and the next training step requests them
+again, page by page. With layers of a few megabytes, this makes a step up to a third slower. `keep_freed_memory` turns
+this off for the whole process. It is called only in processes that this project starts, or that Flower starts for it:
+the ``hetfl`` command, the workers of the local engine, and a ClientApp, never in a Python program that imports this
+project.
 
-More threads than cores slow each other down, in every engine. A warning says so, and nothing is changed: the number of
-threads is part of what determines the bits.
+More threads than cores slow each other down, in every engine. This is reported and not changed, because results depend
+on the number of threads, bit for bit.
 """
 
 import ctypes
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import torch
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Numbers of the two settings in malloc.h."""
+"""The constants M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h."""
 
 KEPT = 2**30
-"""Bytes of one array, and of free memory, up to which memory is not returned to the system."""
+"""Size in bytes, of one array or of all free memory, up to which memory is not returned to the system."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep freed memory, up to a gigabyte; return whether its C library supports it.
+    """Let this process keep up to a gigabyte of freed memory; return whether its C library supports this.
 
-    Results are the same. Where ``MALLOC_TRIM_THRESHOLD_`` and its like are in the environment, they are overruled.
+    Results do not change. This overrides environment variables such as ``MALLOC_TRIM_THRESHOLD_``.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -42,36 +42,33 @@ def keep_freed_memory() -> bool:
 
 
 def find_device(name: str) -> "torch.device":
-    """Return the device that ``device`` names; ``"auto"`` takes an accelerator where there is one.
+    """Return the device with this name; ``"auto"`` is an accelerator if there is one, else the CPU.
 
-    Raises
-    ------
-    ConfigError
-        It is not available: names those that are.
+    Raises ConfigError if the device is not available.
     """
-    import torch  # slow, and commands that say something at once need the rest of this module
+    import torch  # slow, and commands that must start quickly use the rest of this module
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= found:
-        here = f"the CUDA devices here are 0 .. {found - 1}" if found else "no CUDA device is here"
+        here = f"this machine has the CUDA devices 0 .. {found - 1}" if found else "this machine has no CUDA device"
         raise ConfigError(f"device = {name!r}: {here}; use auto or cpu")
     if name == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device = 'mps': no Apple GPU is here; use auto or cpu")
+        raise ConfigError("device = 'mps': this machine has no Apple GPU; use auto or cpu")
     return torch.device(name)
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def check_threads(threads: int) -> None:
-    """Warn, once a process, that a client has more threads than its process has cores.
+    """Warn, once per process, if a client has more threads than its process has cores.
 
-    ``OMP_NUM_THREADS`` is a process's share of them, where it is set; Ray sets it to the CPUs of an actor.
+    ``OMP_NUM_THREADS``, if set, is the number of cores for this process: Ray sets it to the CPUs of an actor.
     """
     from hetfl_flwr.common.flower import log
 
@@ -80,8 +77,8 @@ def check_threads(threads: int) -> None:
     if threads > granted:
         log(
             WARNING,
-            "threads = %d, and this client's process has %d of %d cores: they will slow each other down; lower threads"
-            ", or in Flower's simulation raise client-resources-num-cpus",
+            "threads = %d, and this client's process has %d of %d cores: the threads will slow each other down; lower "
+            "threads, or raise client-resources-num-cpus in Flower's simulation",
             threads,
             granted,
             cores(),

@@ -1,7 +1,7 @@
-"""What a round of training costs a client: seconds, memory, floating-point operations, energy.
+"""Measure what a round of training costs a client: time, memory, floating-point operations and energy.
 
-A figure that is not available is left out: an accelerator's memory where there is none, energy where neither
-NVML nor RAPL can be read.
+Costs that cannot be measured are left out, such as device memory without an accelerator, or energy if neither NVML
+nor RAPL can be read.
 """
 
 import sys
@@ -20,29 +20,19 @@ import torch
 from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
 
 PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-"""Where Linux reports the peak memory of a process, and where the peak is reset."""
+"""Files in which Linux reports the peak memory of this process, and through which the peak is reset."""
 
 POWERCAP = Path("/sys/class/powercap")
-"""Where Linux reports the energy of a processor (RAPL), in microjoules, if the user may read it."""
+"""Folder in which Linux reports the energy of the processors (RAPL) in microjoules, if the user may read it."""
 
 
 class Meter:
-    """Context manager that measures the costs of its body.
+    """Context manager that measures the `wanted` costs of its body, a subset of `hetfl_flwr.config.COSTS`.
 
-    Parameters
-    ----------
-    wanted : collection of str
-        Of `hetfl_flwr.config.COSTS`: "time", "memory", "flops" and "energy". Floating-point operations are counted by
-        torch's own counter: of matrix products, convolutions and attention, forwards and backwards. It slows small
-        networks down, so that seconds and joules are then not those of training alone.
-    device : torch.device
-        Of the model.
-
-    Attributes
-    ----------
-    costs : dict
-        After it: ``cpu-seconds`` and ``wall-seconds``, ``peak-memory`` (bytes of the process; on Linux since the meter
-        was entered, elsewhere ever) and ``device-memory`` (bytes on a CUDA device), ``flops``, ``joules``.
+    On exit, `costs` holds ``cpu-seconds``, ``wall-seconds``, ``peak-memory`` (bytes of the process: on Linux since the
+    meter was entered, elsewhere since the process started), ``device-memory`` (bytes on a CUDA device), ``flops`` and
+    ``joules``. PyTorch's counter counts the floating-point operations of matrix products, convolutions and attention,
+    forward and backward. It slows small networks down: seconds and joules then include the counting.
     """
 
     def __init__(self, wanted: frozenset[str], device: torch.device) -> None:
@@ -52,7 +42,7 @@ class Meter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start measuring."""
         self._synchronize()
         begin = {"flops": self._flops, "memory": self._memory, "energy": self._energy, "time": self._time}
         self._readings = [start() for cost, start in begin.items() if cost in self._wanted]
@@ -61,11 +51,11 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, and read the costs."""
+        """Stop measuring and set `costs`."""
         try:
             self._synchronize()
             for reading in reversed(self._readings):
-                with suppress(OSError, ValueError):  # what cannot be read any more is left out
+                with suppress(OSError, ValueError):  # a counter that can no longer be read is left out
                     self.costs |= reading()
         finally:
             self._stack.close()
@@ -115,29 +105,29 @@ def _peak() -> int:
 
 @cache
 def _joules(device: torch.device) -> list[tuple[Callable[[], float], float]]:
-    """Return the energy counters of this machine, and the value at which each wraps around.
+    """Return functions that read the energy counters in joules, with the value at which each counter wraps around.
 
-    These are its processors', and the model's device's. Everything that runs on them counts.
+    They cover the processors and the model's device, and include everything that runs on these.
     """
     packages = [path for path in sorted(POWERCAP.glob("intel-rapl:*")) if path.name.count(":") == 1]
     sources = [(partial(_rapl, path / "energy_uj"), partial(_rapl, path / "max_energy_range_uj")) for path in packages]
-    found = [(read, whole) for read, most in sources if _told(read) is not None and (whole := _told(most))]
-    return found + [(read, inf) for read in (_nvml(device) if device.type == "cuda" else []) if _told(read) is not None]
+    found = [(read, whole) for read, most in sources if _try(read) is not None and (whole := _try(most))]
+    return found + [(read, inf) for read in (_nvml(device) if device.type == "cuda" else []) if _try(read) is not None]
 
 
 def _rapl(counter: Path) -> float:
     return int(counter.read_text()) / 1e6
 
 
-def _told(source: Callable[[], float]) -> float | None:
+def _try(source: Callable[[], float]) -> float | None:
     try:
         return source()
-    except Exception:  # not for this user, or not by this device
+    except Exception:  # no permission, or not supported by the device
         return None
 
 
 def _nvml(device: torch.device) -> list[Callable[[], float]]:
-    """Return the energy counter of an NVIDIA device, where NVML's package is installed."""
+    """Return a function that reads an NVIDIA device's energy counter, if the package pynvml is installed."""
     try:
         library: Any = import_module("pynvml")
     except ImportError:

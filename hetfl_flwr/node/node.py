@@ -1,4 +1,4 @@
-"""What a client side works with: run config, data, model and state store; and what stays in memory."""
+"""A client's node: run config, data, model and state store, and what of them is cached between messages."""
 
 import os
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.node.holder import Holder
 
 KEEP = "HETFL_KEEP"
-"""Environment variable, ``resident`` in a process that answers several messages of one app."""
+"""Environment variable, set to ``resident`` in a process that answers several messages of one app."""
 
 INPUTS = "inputs."
-"""Prefix of the tensors, in a state folder, that describe a client's inputs."""
+"""Prefix of the tensors in a state folder that describe a client's inputs."""
 
 
 class NodeContext(TypedDict):
@@ -50,21 +50,10 @@ class NodeContext(TypedDict):
 
 
 class Kept:
-    """What is cached of a client for its next message.
+    """What is cached of a client for its next message; `stays` if it answers more than one.
 
-    Parameters
-    ----------
-    store : StateStore
-        Store of the client's state if no state folder is set.
-    stays : bool
-        Whether the client answers more than one message.
-
-    Attributes
-    ----------
-    around : NodeContext or None
-        The node's fields besides the model. None: not built yet.
-    holder : Holder or None
-        The client. None: built for the next message.
+    `store` keeps the client's state if no state folder is set. `around` holds the node's fields besides the model, and
+    `holder` the client; each is None until it is built.
     """
 
     def __init__(self, store: StateStore, *, stays: bool) -> None:
@@ -83,19 +72,7 @@ class Kept:
 class KeptContext(Context):
     """The Context of a client that stays in this process, with its state in memory.
 
-    Parameters
-    ----------
-    *args, **keys
-        Arguments of Context.
-    file : StateStore, optional
-        Store of the state while it is not in memory. Default: the Context itself.
-
-    Attributes
-    ----------
-    store : MemoryStore
-        Store of the state.
-    kept : Kept
-        What is cached of the client.
+    `file` is the store of the state while it is not in memory; by default, the Context itself.
     """
 
     def __init__(self, *args: Any, file: StateStore | None = None, **keys: Any) -> None:
@@ -105,18 +82,18 @@ class KeptContext(Context):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its networks, of its state, and of others' public samples, raw and prepared."""
+        """The bytes of the client's networks, its state, and the public samples of other clients, raw and prepared."""
         kept = self.kept
         own = 2 * self.store.nbytes + (kept.holder.nbytes if kept.holder else 0)
         return own + (2 * kept.around["public_samples"].nbytes if kept.around else 0)
 
 
 _of_process: dict[str, Kept] = {}
-"""The client of a warm process, by its app's config and node."""
+"""The client that stays in this process, by the config of its app and its node."""
 
 
 def kept_of(context: Context) -> Kept:
-    """Return what is cached of a client: by its Context where that is possible, else by the process, if it stays."""
+    """Return what is cached of a client, in its Context if possible, else in the process if the process stays."""
     if isinstance(context, KeptContext):
         return context.kept
     if os.environ.get(KEEP) != "resident":
@@ -139,23 +116,23 @@ class Node:
     config : RunConfig
         The run config, with this client's values.
     client_id, clients : int
-        Which client this is, and of how many.
+        The client's id, from 0, and the number of clients.
     model_name : str
         Name of the model.
     model : SplitModel
-        The model with its initial weights, the same in each round, until `KnowledgeClient` puts the saved ones in.
+        The model. It has the same initial weights in each round, until the saved weights are loaded.
     data : ClientData
-        Training, validation and test samples; which of the training samples are public.
+        Training, validation and test samples, and which of the training samples are public.
     store : StateStore
         Store of the client's state between rounds.
     stamp : Stamp
-        Identifies that state: its run, algorithm, model and client.
+        Identifies that state by its run, algorithm, model and client.
     public_samples : PublicSampleStore
-        Store of others' public samples.
+        Store of the public samples of other clients.
     why : str
-        Why this model was chosen (``models = "fit"``); else empty.
+        Why this model was chosen, with ``models = "fit"``; else empty.
     predictor : nn.Module, optional
-        Of a client that was loaded from a run: the measured model, from inputs to logits. Often it is `model`.
+        The evaluated model, from inputs to logits, if the client was loaded from a run. It is often `model`.
     """
 
     config: RunConfig
@@ -177,14 +154,14 @@ class Node:
         Parameters
         ----------
         context : Context
-            The node's.
+            The node's Context.
         before : str
-            The run that this one goes on with, if any: its state folder says which model was chosen.
+            The run that this one resumes, if any: its state folder records the chosen model.
 
         Raises
         ------
         HetflError
-            What is wrong with the config, the data or the model, in one line.
+            If the config, the data or the model is wrong. The message says what is wrong, in one line.
         """
         kept = kept_of(context)
         if kept.around is None:
@@ -194,21 +171,21 @@ class Node:
 
     @classmethod
     def without_data(cls, context: Context, data: ClientData) -> "Node":
-        """Build the node around data without samples, which describe the inputs alone: see `unpack_inputs`."""
+        """Build the node with data that describes the inputs but has no samples; see `unpack_inputs`."""
         around = _surroundings(context, ContextStore(context), data)
         return cls(model=_new_model(around), **around)
 
     def training(self, samples: Samples) -> Samples:
-        """Return samples of this client as they are trained on: augmented where the run config says so."""
+        """Return samples of this client as used for training, with the augmentation that the run config sets."""
         return (
             samples if self.config.augment == "none" else Augmented(samples.arrays, samples.rows, self.config.augment)
         )
 
     def data_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the client's own labels: a scalar, weighted as ``class-weights`` says.
+        """Return the mean cross-entropy on the client's own labels, a scalar, with the weights of ``class-weights``.
 
-        The weights are those of the client's training samples, and the sum over a batch is divided by its samples, so
-        that over an epoch each class has its intended weight, whatever the batches.
+        The weights come from the client's training samples. The sum over a batch is divided by the number of its
+        samples, so that over an epoch each class has its intended weight, whatever the batches.
 
         Parameters
         ----------
@@ -222,24 +199,24 @@ class Node:
 
     @cached_property
     def class_weights(self) -> Tensor | None:
-        """The weight of a sample of each class in `data_loss`, (C,) float32; None: all equal."""
+        """The weight of a sample of each class in `data_loss`, (C,) float32; None if all are equal."""
         if self.config.class_weights == "none":
             return None
         return balanced_weights(self.data.train.class_counts(self.data.spec.classes))
 
     def check_untied(self) -> None:
-        """Refuse a model whose head is tied to its body, for an algorithm that exchanges one of the two alone.
+        """Check that head and body share no weights, for an algorithm that exchanges only one of them.
 
         Raises
         ------
         ModelError
-            They have a weight in common.
+            If they share a weight.
         """
         body = {id(weight) for weight in self.model.body.parameters()}
         if any(id(weight) in body for weight in self.model.head.parameters()):
             raise ModelError(
-                f"{self}: its head has a weight in common with its body, and {self.config.algorithm} exchanges one of "
-                "the two without the other: untie them, or take an algorithm that averages whole models or none"
+                f"{self}: its head shares a weight with its body, and {self.config.algorithm} exchanges one of the two "
+                "without the other: untie them, or use an algorithm that averages whole models or none"
             )
 
     @property
@@ -254,7 +231,7 @@ class Node:
 
     @property
     def pool(self) -> Pool:
-        """The public samples of all clients that have shared theirs, this one's among them."""
+        """The public samples of all clients that have shared theirs, including this client's."""
         return self.public_samples.pool(self.client_id, self.data)
 
     def own_public_samples(self, *, labelled: bool) -> Arrays:
@@ -264,23 +241,24 @@ class Node:
         return {**arrays, "labels": labels.numpy()} if labelled else arrays
 
     def keep_public_samples(self, record: ArrayRecord) -> int:
-        """Check and keep others' public samples; return how many there are.
+        """Check and keep public samples of other clients; return how many there are.
 
         Raises
         ------
         PayloadError
-            They do not fit this client's own.
+            If their shape, dtype or classes differ from this client's.
         """
         return self.public_samples.keep(record, self.data.spec, self.dtype, half=self.config.half)
 
     def read_state(self) -> ClientState | None:
-        """Return the state that was saved after the last round, or None before the first."""
+        """Return the state that was saved after the last round, or None before the first round."""
         return self.store.load(self.stamp, self)
 
     def write_state(self, state: ClientState) -> ClientState | None:
-        """Save the state until the next round; in a state folder, with what is needed to load the client from it.
+        """Save the state for the next round; return the object that `read_state` will return, if the store keeps one.
 
-        Returns what `read_state` returns from now on, where that is known.
+        In a state folder, the client's config and the form of its inputs are saved with it, so that the client can be
+        loaded from there.
         """
         if self.config.state_dir:
             values, tensors = self._inputs
@@ -312,7 +290,7 @@ class Node:
         return values, {f"{INPUTS}{name}": tensor for name, tensor in tensors.items()}
 
     def __str__(self) -> str:
-        """Return its name in messages."""
+        """Return the client's name in messages."""
         return f"client {self.client_id} ({self.model_name})"
 
 
@@ -342,14 +320,14 @@ def _surroundings(context: Context, store: StateStore, data: ClientData | None =
 
 @lru_cache(maxsize=16)
 def _parsed(*values: tuple[str, Value]) -> RunConfig:
-    """Return the run config, shared by the clients of a process."""
+    """Parse the run config once for all clients of a process."""
     return RunConfig.from_flat(dict(values))
 
 
 def _model_name(
     context: Context, config: RunConfig, client_id: int, clients: int, data: ClientData, before: str
 ) -> tuple[str, str]:
-    """Return the name of a client's model, and why it was chosen (``models = "fit"``)."""
+    """Return the name of a client's model, and why it was chosen if ``models = "fit"``."""
     if config.models != FIT:
         order = drawn_order(config.seed, clients) if config.assignment == "random" else ()
         return assign(config.models, client_id, order), ""
@@ -367,7 +345,7 @@ def _model_name(
 
 
 def _new_model(around: NodeContext) -> SplitModel:
-    """Build a client's model with its initial weights."""
+    """Build the client's model with its initial weights."""
     return _built(around["config"], around["model_name"], around["data"], around["client_id"])
 
 
@@ -389,7 +367,7 @@ def _built(config: RunConfig, name: str, data: ClientData, client_id: int) -> Sp
 
 
 def _check_trainable(model: nn.Module, name: str, samples: int, client_id: int) -> None:
-    """Refuse a single training sample for a model with batch norm."""
+    """Raise ConfigError for a model with batch norm if the client has a single training sample."""
     if samples == 1 and has_batch_norm(model):
         raise ConfigError(
             f"client {client_id} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
@@ -398,7 +376,7 @@ def _check_trainable(model: nn.Module, name: str, samples: int, client_id: int) 
 
 
 def _with_data(config: RunConfig) -> RunConfig:
-    """Return the config with a data set; a node on a machine of its own has no default data set."""
+    """Return the config with a data set; there is a default only in simulations, not in a deployment."""
     if config.dataset or simulated():
         return config.with_data()
     raise ConfigError(
@@ -422,23 +400,23 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
 
 
 def small_model(key: str, name: str, node: Node) -> SplitModel:
-    """Build the small model that each client has in addition to its own, as the server builds it.
+    """Build the small model that each client has in addition to its own.
 
-    It has its own width, and the initial weights of `hetfl_flwr.server.global_model.small_global_model`.
+    It has its own width, and the same initial weights as the server's (`small_global_model`).
 
     Parameters
     ----------
     key : str
-        The config key that names it, for errors.
+        The config key that sets the model, for error messages.
     name : str
-        A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for.
+        A model, as in ``models``. "auto" is the first model of ``models = "auto"``.
     node : Node
         The client's node.
 
     Raises
     ------
     ModelError
-        The model does not fit the client's data; the line names the key and a model that does.
+        If the model does not fit the client's data. The message names the key and a model that fits.
     """
     spec = node.data.spec
     try:

@@ -1,7 +1,7 @@
-"""The pool: the public samples that clients have shared, the same for all clients that hold it.
+"""The pool: the public samples that clients have shared, the same for all clients that hold them.
 
-Rows travel as they are stored (bytes of pixels, columns of a table); each receiver prepares them as it
-prepares its own. A client keeps what it was sent in Flower's ``Context.state``, under the run's id.
+Rows are sent as stored (pixels as bytes, columns of a table), and each receiver prepares them in the same way as its
+own rows. A client keeps the received rows in Flower's ``Context.state``, under the id of the run.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,11 @@ from hetfl_flwr.wire.spec import Dim
 
 @dataclass(frozen=True)
 class Pool:
-    """All public samples that a client knows: its own and those it was sent.
+    """All public samples that a client knows: its own, and those it has received.
 
-    Rows are numbered by `index`, so that a number means the same row to all clients that hold all blocks.
-
-    Parameters
-    ----------
-    own : int
-        The partition of the client that holds it.
-    blocks : mapping of int to Samples
-        By partition, in order, prepared for this client's model. Rows that came without labels have label 0.
-    train : Samples
-        The training samples of the client that holds it.
+    `blocks` holds them by partition, in order, prepared for this client's model; rows received without labels have
+    label 0. `own` is the client's partition, and `train` its training samples. `index` numbers the rows, so that a
+    number means the same row to all clients that have all blocks.
     """
 
     own: int
@@ -47,34 +40,24 @@ class Pool:
 
     @cached_property
     def everything(self) -> Samples:
-        """The client's training samples, and after them the rows of the other clients."""
+        """The client's training samples, followed by the rows of the other clients."""
         others = [block for client_id, block in self.blocks.items() if client_id != self.own]
         return Samples.joined([self.train, *others])
 
     @cached_property
     def index(self) -> PublicIndex:
-        """The numbers of the rows, and their owners."""
+        """The numbers of the rows and their owners."""
         return PublicIndex({client_id: len(block) for client_id, block in self.blocks.items()})
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return len(self.index)
 
 
 class PublicSampleStore:
-    """A client's store of others' public samples.
+    """The public samples of other clients, stored in a client's Context.
 
-    Parameters
-    ----------
-    context : Context
-        The client's.
-
-    Attributes
-    ----------
-    current : object
-        A new object whenever the rows change.
-    nbytes : int
-        The bytes of the stored rows.
+    `current` is a new object whenever the rows change. `nbytes` is the size of the stored rows.
     """
 
     def __init__(self, context: Context) -> None:
@@ -95,17 +78,10 @@ class PublicSampleStore:
         return self._context.state.array_records.get(self._key, ArrayRecord())
 
     def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
-        """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
+        """Check received rows and keep them in their dtype; return how many were received.
 
-        Returns
-        -------
-        int
-            How many rows were received.
-
-        Raises
-        ------
-        PayloadError
-            Names the array, what was expected and what came.
+        The arrays are named ``inputs.K`` and ``labels.K`` for partition K. Raises PayloadError if one does not have
+        the expected name, shape or dtype.
         """
         rows, came = 0, dict[str, NDArray[Any]]()
         for client_id, block in _blocks(record).items():
@@ -121,11 +97,11 @@ class PublicSampleStore:
         return rows
 
     def client_ids(self) -> list[int]:
-        """Return the clients whose rows are stored."""
+        """Return the ids of the clients whose rows are stored."""
         return sorted(_blocks(self._record))
 
     def pool(self, own: int, data: ClientData) -> Pool:
-        """Return the pool of the stored rows and the client's own, cached until more rows arrive."""
+        """Return the pool of the stored rows and the client's own, cached until rows are received."""
         if self._pool is None:
             public = data.public
             blocks = {own: public}

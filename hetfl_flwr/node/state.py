@@ -1,7 +1,7 @@
-"""A client's state between rounds: one blob, with a stamp that identifies its owner, and its stores.
+"""A client's state between rounds, and the stores that keep it.
 
-A ClientApp is rebuilt for every message, so its state is written as one safetensors blob. A stamp that
-does not fit raises: state never leaks between runs, algorithms, models or clients.
+A ClientApp is rebuilt for every message, so its state is written as one safetensors blob. A stamp in the blob names its
+owner and is checked on reading: state never leaks between runs, algorithms, models or clients.
 """
 
 import os
@@ -23,10 +23,10 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, StateError
 
 STATE = "state"
-"""The kind of file that a client's state is."""
+"""The kind of file that holds a client's state."""
 
 RECORD = "hetfl-state"
-"""Key of the client's state in ``Context.state``."""
+"""Key of a client's state in ``Context.state``."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,11 @@ class Stamp:
 
 @dataclass
 class ClientState:
-    """The state between rounds.
+    """The state of a client after a round.
 
-    Parameters
-    ----------
-    tensors : dict of tensors
-        Networks and optimizers, under dotted names.
-    numbers : dict of numbers
-        Counters and scalars of the algorithm.
-    round : int
-        The round in which it was saved.
-    inputs : dict, optional
-        In a state folder: the client's config and the form of its inputs, so that the state can be loaded without its
-        data.
+    `tensors` holds its networks and optimizers under dotted names, and `numbers` the algorithm's counters and scalars.
+    In a state folder, `inputs` describes the client's config and the form of its inputs, so that the state can be
+    loaded without the client's data.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -68,7 +60,7 @@ def encode(state: ClientState, stamp: Stamp) -> bytes:
     tensors, seen = dict[str, torch.Tensor](), set[int]()
     for name, tensor in state.tensors.items():
         own = tensor.detach().cpu().contiguous()
-        if (place := own.untyped_storage().data_ptr()) in seen:  # a weight in two places: a blob has none
+        if (place := own.untyped_storage().data_ptr()) in seen:  # tied weights: safetensors stores no shared memory
             own = own.clone()
         seen.add(place)
         tensors[name] = own
@@ -77,14 +69,10 @@ def encode(state: ClientState, stamp: Stamp) -> bytes:
 
 
 def decode(content: bytes, stamp: Stamp, where: str) -> ClientState:
-    """Decode a blob after checking its checksum and its stamp.
+    """Check the checksum and the stamp of a blob, and decode it.
 
-    Raises
-    ------
-    DamagedError
-        The blob has changed since it was written.
-    StateError
-        It belongs to another run, algorithm, model or client: names which, found and expected.
+    Raises DamagedError if the blob has changed since it was written, and StateError if it belongs to another run,
+    algorithm, model or client.
     """
     try:
         blob = unpack(content, STATE, load)
@@ -106,35 +94,38 @@ def _check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:
 
 
 class StateStore(ABC):
-    """A store of a client's state, as a blob."""
+    """A store that keeps a client's state as a blob."""
 
     where: str
     """The store's name in messages."""
 
     def load(self, stamp: Stamp, who: object) -> ClientState | None:
-        """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
+        """Return the state, or None if nothing was saved yet; raise StateError if its stamp does not match."""
         blob = self.read()
         return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
 
     def save(self, state: ClientState, stamp: Stamp) -> ClientState | None:
-        """Replace the state; the older one stays if this fails. Returns the very object that `load` returns, if any."""
+        """Replace the state; if this fails, the old state remains.
+
+        Returns the object that the next `load` returns, if the store keeps one.
+        """
         self.write(encode(state, stamp))
         return None
 
     @abstractmethod
     def read(self) -> bytes | None:
-        """Return the blob, or None where nothing was written yet."""
+        """Return the blob, or None if nothing was written yet."""
 
     @abstractmethod
     def write(self, blob: bytes) -> None:
-        """Replace the blob; the older one stays if this fails."""
+        """Replace the blob; if this fails, the old blob remains."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Remove the blob, if there is one, and the kept one."""
+        """Remove the blob and the kept blob, if they exist."""
 
     def keep(self) -> None:
-        """Keep the last blob in addition to the next one, for a run that resumes this one."""
+        """Keep the current blob in addition to the next one, for a run that resumes this one."""
         return
 
     def kept(self) -> bytes | None:
@@ -143,9 +134,10 @@ class StateStore(ABC):
 
 
 class ContextStore(StateStore):
-    """State in Flower's Context: survives between rounds, ends with the run.
+    """State in Flower's Context, which lasts until the end of the run.
 
-    Runs of one series share a node's Context, so the blob's key names the run, and another run's blob is dropped.
+    Runs of one series share a node's Context, so the key of the blob names the run, and the blob of another run is
+    dropped.
     """
 
     where = "the Context of this node"
@@ -168,17 +160,10 @@ class ContextStore(StateStore):
 
 
 class FileStore(StateStore):
-    """State in one file of a folder: survives the process, SIGKILL and a restarted node.
+    """State in a file, which survives the end of the process, SIGKILL and a restart of the node.
 
-    Parameters
-    ----------
-    folder : Path
-        Created at the first write.
-    client_id : int
-        Which client.
-    lasting : bool
-        Whether it must survive a failure of the machine, too. False: it ends with the run, and no write waits for the
-        disk.
+    The folder is created at the first write. With `lasting`, the file also survives a crash of the machine; without,
+    it ends with the run, and no write waits for the disk.
     """
 
     def __init__(self, folder: Path, client_id: int, *, lasting: bool = True) -> None:
@@ -188,30 +173,25 @@ class FileStore(StateStore):
         self.where = _called(self._path)
 
     def read(self) -> bytes | None:
-        """Return the file's content, or None where there is no file."""
+        """Return the content of the file, or None if it does not exist."""
         return _content(self._path)
 
     def write(self, blob: bytes) -> None:
-        """Replace the file in one step; a reader sees the older or the newer one, never a part."""
+        """Replace the file atomically: a reader sees the old or the new content, never a part."""
         write = replace_file if self._lasting else _replace_scratch
         with writing(self.where, StateError):
             write(self._path, blob)
 
     def give(self, path: Path) -> str | None:
-        """Write the content to a new file, or give it a second name.
+        """Hard-link or copy the file to a path; return the checksum in its content, or None if there is no file.
 
-        Later writes do not change that file. It survives a failure of the machine.
-
-        Returns
-        -------
-        str or None
-            The checksum in the content; None where there is no content.
+        Later writes do not change the new file. It survives a crash of the machine.
         """
         if not self._path.exists():
             return None
         try:
             path.hardlink_to(self._path)
-        except OSError:  # another disk, or one without second names
+        except OSError:  # another file system, or one without hard links
             path.write_bytes(read_file(self._path))
         if not self._lasting:
             with path.open("rb") as file:
@@ -219,8 +199,8 @@ class FileStore(StateStore):
         return checksum_in(path, STATE)
 
     def keep(self) -> None:
-        """Give the file a second name, in one step; a copy where the disk knows no second names."""
-        # swept by the next `write`, which must not write through it: it is the state itself
+        """Keep the file under a second name, atomically: a hard link, or a copy if the file system has no links."""
+        # named so that `write` removes it if it is left behind, but never writes to it: it is the state itself
         unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}.kept")
         try:
             unfinished.hardlink_to(self._path)
@@ -236,15 +216,15 @@ class FileStore(StateStore):
         return _content(self._kept)
 
     def model(self) -> str | None:
-        """Return the state's model; None where there is no readable state."""
+        """Return the model that the state belongs to, or None if there is no readable state."""
         try:
             content = self.read()
             return None if content is None else str(verified(content, STATE)["stamp"]["model"])
         except StateError:
-            return None  # who reads the state says what is wrong with it
+            return None  # `load` reports what is wrong
 
     def check_writable(self) -> None:
-        """Raise StateError if the folder, or the one to make it in, is not writable; leave nothing behind."""
+        """Raise StateError if the folder cannot be written or created; leave nothing behind."""
         with writing(f"state-dir {self._path.parent.parent}", StateError):
             check_writable(self._path.parent)
 
@@ -258,17 +238,9 @@ class FileStore(StateStore):
 
 
 class MemoryStore(StateStore):
-    """State as tensors of this process, copied when saved.
+    """State in memory, as tensors that are copied on saving.
 
-    Parameters
-    ----------
-    under : StateStore
-        The store behind it: state is loaded from there, and flushed to it.
-
-    Attributes
-    ----------
-    nbytes : int
-        The bytes of its tensors in memory.
+    State is loaded from the store `under` it, and flushed to that store. `nbytes` is the size of the tensors in memory.
     """
 
     where = "the memory of this process"
@@ -281,7 +253,7 @@ class MemoryStore(StateStore):
         self._flushed = True
 
     def load(self, stamp: Stamp, who: object) -> ClientState | None:
-        """Return the state; its tensors are read-only for the caller, and are overwritten by the next `save`."""
+        """Return the state. The caller must not change its tensors, and the next `save` overwrites them."""
         if self._saved is None:
             state = self._under.load(stamp, who)
             if state is None:
@@ -294,9 +266,9 @@ class MemoryStore(StateStore):
         return state
 
     def save(self, state: ClientState, stamp: Stamp) -> ClientState:
-        """Keep a copy, in the tensors of the last one if these match; return it.
+        """Keep a copy of the state and return it; reuse the tensors of the last copy if shapes and dtypes match.
 
-        To save the same tensors again, pass the same mapping.
+        To save the same tensors again, pass the same mapping: they are then not compared again.
         """
         known = self._saved[0].tensors if self._saved else {}
         if self._copied is None or self._copied[0] is not state.tensors:
@@ -318,51 +290,45 @@ class MemoryStore(StateStore):
         return self._under.read() if self._flushed else encode(*self._saved)  # type: ignore[misc]
 
     def write(self, blob: bytes) -> None:
-        """Store a blob, decoded on demand."""
+        """Write a blob to the store behind this one; the next `load` decodes it."""
         self._under.write(blob)
         self.drop()
 
     def flush(self) -> None:
-        """Write the state to the store behind, if that has an older one."""
+        """Write the state to the store behind this one, if it has changed since the last flush."""
         if not self._flushed:
             self._under.write(encode(*self._saved))  # type: ignore[misc]
             self._flushed = True
 
     def drop(self) -> None:
-        """Drop the state in memory in favour of the store behind."""
+        """Drop the state in memory; the next `load` reads the store behind this one."""
         self._saved, self._copied, self._flushed, self.nbytes = None, None, True, 0
 
     def forget(self) -> None:
-        """Drop the state."""
+        """Remove the state here and in the store behind this one."""
         self._under.forget()
         self.drop()
 
 
 def run_store(config: RunConfig, run: str, client_id: int) -> FileStore:
-    """Return the store of a client's state of some run on disk."""
+    """Return the store on disk of a client's state in a run."""
     return FileStore(Path(config.state_dir) / f"run-{run}", client_id)
 
 
 def state_file(folder: Path, client_id: int) -> Path:
-    """Return the file of a client's state in a run's part of a state folder."""
+    """Return the path of a client's state in the subfolder of a run."""
     return folder / f"client-{client_id}.safetensors"
 
 
 def prune(config: RunConfig, client_id: int, needed: Collection[str]) -> list[str]:
-    """Remove a client's files of old runs from its state folder, as set by ``state-keep``; return these runs.
+    """Remove a client's files of old runs from its state folder, and return the ids of these runs.
 
-    Parameters
-    ----------
-    config : RunConfig
-        Sets the folder, and how many runs stay: those in which the client has saved last.
-    client_id : int
-        The client; the files of others stay.
-    needed : collection of str
-        Ids of runs that always stay; they are included in the number.
+    The ``state-keep`` runs in which the client saved last stay. Runs in `needed` always stay, and are included in that
+    number. Files of other clients are not touched.
     """
     state_dir, keep = Path(config.state_dir), config.state_keep
     found: dict[str, list[Path]] = {}
-    for name in glob(f"run-*/client-{client_id}.*safetensors", root_dir=state_dir):  # folders may go meanwhile
+    for name in glob(f"run-*/client-{client_id}.*safetensors", root_dir=state_dir):  # folders may vanish meanwhile
         found.setdefault(Path(name).parent.name.removeprefix("run-"), []).append(state_dir / name)
     newest = sorted(found, key=lambda run: max(path.stat().st_mtime_ns for path in found[run]), reverse=True)
     stay = {*needed, *[run for run in newest if run not in needed][: max(keep - len(set(needed)), 0)]}
@@ -370,7 +336,7 @@ def prune(config: RunConfig, client_id: int, needed: Collection[str]) -> list[st
     for run in removed:
         for path in found[run]:
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # other clients' files are there
+        with suppress(OSError):  # not empty: it has files of other clients
             (state_dir / f"run-{run}").rmdir()
     return removed
 
@@ -385,7 +351,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _replace_scratch(path: Path, content: bytes) -> None:
-    """Replace a file through a temporary one; readers of the older file keep it."""
+    """Replace a file through a temporary one, without waiting for the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".unfinished")
     temporary.write_bytes(content)

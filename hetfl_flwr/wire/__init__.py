@@ -1,4 +1,4 @@
-"""What clients and server exchange: payload specifications, their coding, messages, names and privacy.
+"""What clients and server exchange: payload specifications and their encoding, messages, names and privacy.
 
-Independent of the algorithms, each of which declares its own payloads.
+Nothing here depends on the algorithm: each one declares its own payloads.
 """

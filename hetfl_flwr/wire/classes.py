@@ -1,7 +1,7 @@
-"""Metrics per class: a number for each class on the node, a list for each kind in a message.
+"""Metrics per class: one metric for each class on the node, one list for each kind of metric in a message.
 
-On a node ``recall.3`` is the recall of class 3. In a message ``recall`` is a list of one number per class, NaN where
-there is none; kinds that are true or false are lists of the classes for which they are true.
+On a node, ``recall.3`` is the recall of class 3. In a message, ``recall`` is a list with a number for each class, NaN
+if it has no recall; kinds that are true or false are lists of the classes for which they are true.
 """
 
 import re
@@ -12,22 +12,22 @@ from math import nan
 from hetfl_flwr.common.flower import Scalar
 
 RECALL, UNTESTED, UNPREDICTED = "recall", "untested", "unpredicted"
-"""The recall of each class with test samples; classes that are trained on and have no test sample; classes that have
-test samples and are predicted for none."""
+"""The recall of each class with test samples; classes with training but no test samples; classes with test samples
+that are never predicted."""
 
 MAX_CLASSES = 256
-"""Maximum number of classes for which clients report metrics per class."""
+"""Maximum number of classes up to which clients report metrics per class."""
 
 _OF_CLASS = re.compile(rf"({RECALL}|{UNTESTED}|{UNPREDICTED})\.(0|[1-9][0-9]{{0,2}})")
 
 
 def of_class(kind: str, label: int) -> str:
-    """Return the name of a metric of one class."""
+    """Return the name of a kind of metric for one class."""
     return f"{kind}.{label}"
 
 
 def whole(metrics: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return metrics without those of single classes.
+    """Return metrics without those per class.
 
     Examples
     --------
@@ -38,14 +38,7 @@ def whole(metrics: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | list[float] | list[int]]:
-    """Return metrics in the form of a message: those of single classes in lists, one for each kind.
-
-    Parameters
-    ----------
-    metrics : mapping of str to scalar
-        What a client has measured.
-    classes : int
-        C.
+    """Convert a client's metrics to the form of a message, with one list for each kind of metric per class.
 
     Examples
     --------
@@ -66,21 +59,12 @@ def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | li
 
 
 def wrong_list(kind: str, value: object, classes: int) -> str | None:
-    """Return what is expected of a list in a message; None if it is valid.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the metric.
-    value : object
-        The received value.
-    classes : int
-        C, of the client that sent it.
+    """Return what is expected in place of a received list, or None if the list is valid for the sender's classes.
 
     Examples
     --------
     >>> wrong_list("recall", [0.5, nan], 2), wrong_list("recall", [0.5, 2.0], 2)
-    (None, 'expected 2 fractions from 0 to 1, one a class')
+    (None, 'expected 2 fractions from 0 to 1, one per class')
     >>> wrong_list("untested", [0, 7], 2)
     'expected numbers of classes, from 0 to 1, each once and in order'
     """
@@ -88,14 +72,14 @@ def wrong_list(kind: str, value: object, classes: int) -> str | None:
         return "expected a finite number"
     if kind == RECALL:
         right = len(value) == classes and all(type(one) is float and (one != one or 0 <= one <= 1) for one in value)
-        return None if right else f"expected {classes} fractions from 0 to 1, one a class"
+        return None if right else f"expected {classes} fractions from 0 to 1, one per class"
     right = len(value) <= classes and all(type(one) is int and 0 <= one < classes for one in value)
     ascending = right and all(one < other for one, other in pairwise(value))
     return None if ascending else f"expected numbers of classes, from 0 to {classes - 1}, each once and in order"
 
 
 def numbered(lists: Mapping[str, object]) -> dict[str, list[float | None]]:
-    """Return checked lists of a message in the form of a file: None in place of NaN."""
+    """Convert checked lists of a message to the form of a file, with None in place of NaN."""
     return {
         kind: [None if one != one else one for one in value] for kind, value in lists.items() if isinstance(value, list)
     }

@@ -1,4 +1,4 @@
-"""Coding of arrays: .npy files in Flower's records, in full or half precision; never pickles."""
+"""Encode and decode arrays: .npy files in Flower's records, in full or half precision, never pickles."""
 
 import warnings
 from functools import lru_cache
@@ -16,23 +16,23 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 
 NPY_HEADER = 1024
-"""Upper limit of the bytes of an .npy header."""
+"""Maximum size of an .npy header in bytes."""
 
 MAX_FORMS = 10_000
 _known_bytes: dict[tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...], int] = {}
-"""Cache: bytes on the wire by names, dtypes and shapes, for arrays without equal chunks."""
+"""Cache of wire bytes by names, dtypes and shapes, for arrays without equal chunks."""
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
 """The largest number in half precision: 65504."""
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:
-    """Wrap named arrays for Flower. Object dtypes are refused."""
+    """Wrap named arrays for Flower; raise ValueError for object dtypes."""
     return ArrayRecord({name: _wrapped(np.asarray(array)) for name, array in arrays.items()})
 
 
 def _wrapped(array: NDArray[Any]) -> Array:
-    """Return what ``Array(array)`` is: a .npy file."""
+    """Return an Array that equals ``Array(array)``: an .npy file."""
     if array.dtype.hasobject:
         raise ValueError(f"arrays of dtype {array.dtype} cannot be sent")
     return Array(str(array.dtype), array.shape, SType.NUMPY, _npy_head(array.dtype, array.shape) + array.tobytes())
@@ -46,23 +46,10 @@ def _npy_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def decode(spec: PayloadSpec, record: ArrayRecord, where: str, *, half: bool = False) -> dict[str, NDArray[Any]]:
-    """Check a received record, first its declaration and size, then its content.
+    """Decode a received record, and check dtypes, shapes and sizes before the content.
 
-    Parameters
-    ----------
-    spec : PayloadSpec
-        The expected payload.
-    record : ArrayRecord
-        The received record.
-    where : str
-        The sender, for the error.
-    half : bool
-        Whether it must arrive in half precision. Arrays are returned in the declared dtypes.
-
-    Raises
-    ------
-    PayloadError
-        As `PayloadSpec.check`; nothing larger than declared is decoded.
+    `where` is the sender, for error messages. With `half`, the record must be in half precision; arrays are returned in
+    their declared dtypes. Raises PayloadError as `PayloadSpec.check_named`, and decodes nothing larger than declared.
     """
     spec.check_names(record, where)
     arrays = {}
@@ -73,7 +60,7 @@ def decode(spec: PayloadSpec, record: ArrayRecord, where: str, *, half: bool = F
 
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Unwrap arrays that this process has wrapped; use `decode` for received ones."""
+    """Unwrap arrays that this process has wrapped; for received arrays, use `decode`."""
     return {name: _array(array.data) for name, array in record.items()}
 
 
@@ -85,12 +72,12 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
         return _array(array.data, spec, where)
     except PayloadError:
         raise
-    except Exception as error:  # NumPy raises many kinds, and a forged file may provoke any of them
+    except Exception as error:  # a forged file may cause any of NumPy's errors
         raise PayloadError(f"{named} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from None
 
 
 def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArray[Any]:
-    """Read a .npy file; refuse one of another dtype, shape or length than declared before memory is set aside."""
+    """Read an .npy file; check dtype, shape and length against the declaration before allocating memory."""
     beginning = _beginning(data)
     shape, by_columns, dtype = _header(beginning)
     if spec is not None:
@@ -103,19 +90,19 @@ def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArr
 
 
 def _beginning(data: bytes) -> bytes:
-    """Return a .npy file up to the end of its header."""
+    """Return an .npy file up to the end of its header."""
     return data[: 10 + int.from_bytes(data[8:10], "little")]
 
 
 @lru_cache(maxsize=1024)
 def _header(beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of a .npy file. NumPy takes longer for it than for most payloads, and they repeat."""
+    """Read the header of an .npy file; cached, as headers repeat and take NumPy longer than most arrays."""
     file = BytesIO(beginning)
     version = npy.read_magic(file)
     if version != (1, 0):
         raise ValueError(f"version {version} of the .npy format, expected (1, 0)")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of headers that NumPy would mend
+        warnings.simplefilter("error")  # instead of repairing malformed headers
         header: tuple[tuple[int, ...], bool, np.dtype[Any]] = npy.read_array_header_1_0(
             file, max_header_size=NPY_HEADER
         )
@@ -123,7 +110,7 @@ def _header(beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def halved(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return arrays as they travel in half precision: float32 as float16, cut off at `HALF_LIMIT`; others as they are.
+    """Convert float32 arrays to float16, clipped to `HALF_LIMIT`; return other arrays unchanged.
 
     Examples
     --------
@@ -137,7 +124,7 @@ def halved(arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def widened(spec: PayloadSpec, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
-    """Return arrays from half precision in the declared dtypes; raise `PayloadError` if they are not as `halved`."""
+    """Convert arrays from half precision to their declared dtypes; raise PayloadError if they are not as `halved`."""
     spec.check_names(arrays, where)
     for one in spec.arrays:
         one.halved().check_form(arrays[one.name].dtype, arrays[one.name].shape, where)
@@ -145,36 +132,36 @@ def widened(spec: PayloadSpec, arrays: Arrays, where: str) -> dict[str, NDArray[
 
 
 def check_halves(arrays: Arrays, where: str) -> None:
-    """Raise `PayloadError` where `halved` would clip a client's numbers."""
+    """Raise PayloadError if `halved` would clip a client's numbers."""
     for name, array in arrays.items():
         if array.dtype == np.float32 and np.abs(array).max(initial=0.0) > HALF_LIMIT:
             raise PayloadError(
-                f"{where}: array '{name}' has values beyond {HALF_LIMIT:g}, the largest of half precision: "
+                f"{where}: array '{name}' has values beyond {HALF_LIMIT:g}, the largest number in half precision: "
                 "set payload-precision = 'full'"
             )
 
 
 def payload_bytes(message: Message) -> int:
-    """Return the bytes of a message's arrays alone, as received: what the papers count."""
+    """Return the bytes of a message's arrays alone, as received and as papers count them."""
     return sum(_content_bytes(array.data) for array in _arrays_of(message))
 
 
 def payload_numbers(message: Message) -> int:
-    """Return how many numbers a message's arrays hold, in any precision."""
+    """Return how many numbers a message's arrays have, in any precision."""
     return sum(_content_numbers(array.data) for array in _arrays_of(message))
 
 
 def arrays_wire_bytes(arrays: Arrays) -> int:
-    """Return the bytes of named arrays in a message as Flower serialises them, with the record that holds them.
+    """Return the bytes of a record of named arrays as Flower serialises it.
 
-    They depend on names, dtypes and shapes alone, and are computed once for each combination; but of chunks
-    that are equal Flower sends one.
+    They depend only on names, dtypes and shapes, and are computed once for each combination, unless arrays have equal
+    chunks: Flower sends equal chunks only once.
     """
     forms = tuple([(name, one.dtype, one.shape) for name, one in arrays.items()])
     sizes = [one.nbytes for one in arrays.values()]
     if len({*sizes}) < len(sizes) or max(sizes, default=0) >= LARGEST_CHUNK // 2:
         chunks = [chunk for one in arrays.values() for chunk in _chunks(one)]
-        if len({*chunks}) < len(chunks):  # some may be equal
+        if len({*chunks}) < len(chunks):  # some chunks may be equal
             return wire_bytes(to_record(arrays))
     if forms not in _known_bytes:
         if len(_known_bytes) >= MAX_FORMS:
@@ -184,7 +171,7 @@ def arrays_wire_bytes(arrays: Arrays) -> int:
 
 
 def _chunks(array: NDArray[Any]) -> list[tuple[int, bytes]]:
-    """Return the length and the end of each chunk in which an array travels, by which most differ."""
+    """Return the length and the last bytes of each chunk of a sent array; unequal chunks mostly differ in them."""
     if array.nbytes < LARGEST_CHUNK // 2:
         return [(array.nbytes, array.reshape(-1)[-2:].tobytes())]
     data, head = array.reshape(-1).view(np.uint8), len(_npy_head(array.dtype, array.shape))
@@ -194,7 +181,7 @@ def _chunks(array: NDArray[Any]) -> list[tuple[int, bytes]]:
 
 
 def wire_bytes(sent: Message | ArrayRecord) -> int:
-    """Return the bytes of a message, or of a record, as Flower serialises it: payload, headers, records, metadata."""
+    """Return the bytes of a message or a record as Flower serialises it: payload, headers, records and metadata."""
     with no_object_id_recompute():
         return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
 
@@ -205,10 +192,10 @@ def _arrays_of(message: Message) -> list[Array]:
 
 
 def _content_numbers(npy: bytes) -> int:
-    """Return how many numbers follow an .npy header; 0 if `decode` will refuse it."""
+    """Return how many numbers follow an .npy header; 0 if `decode` will reject the header."""
     try:
         return _content_bytes(npy) // _header(_beginning(npy))[2].itemsize
-    except Exception:  # NumPy raises many kinds, and a forged file may provoke any of them
+    except Exception:  # a forged file may cause any of NumPy's errors
         return 0
 
 

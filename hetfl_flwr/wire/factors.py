@@ -1,7 +1,7 @@
-"""Matrices as payloads: whole, or as the leading part of a singular value decomposition where that is smaller.
+"""Matrices as payloads: whole, or as the leading part of a singular value decomposition if that is smaller.
 
-A matrix W (m, n) becomes ``left`` (m, K) and ``right`` (K, n), whose product is the nearest matrix of rank K. The
-weights of a convolution (out, in, height, width) are a matrix (out, in x height x width). Vectors travel whole.
+A matrix W (m, n) becomes ``left`` (m, K) and ``right`` (K, n); their product is the nearest matrix of rank K. The
+weights of a convolution (out, in, height, width) are a matrix (out, in x height x width). Vectors are sent whole.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 SLIGHT_CHANGE = 0.005
-"""Root mean square up to which the guard accepts any change of weights: a twentieth of weights of 0.1."""
+"""Root mean square up to which the guard accepts any change of weights: a twentieth of 0.1, a usual size of weights."""
 
 
 def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> PayloadSpec:
-    """Declare weights, or changes of weights, as `factor` writes them.
+    """Declare weights, or changes of weights, as `factor` encodes them.
 
     Parameters
     ----------
     spec : PayloadSpec
-        The weights, of known shapes.
+        The declaration of the weights, with known shapes.
     prefix : str
-        Prefix of all names.
+        A prefix for all names.
     changes : bool
-        Whether they are changes of weights, of which `hetfl_flwr.server.guard.Guard` accepts slight ones.
+        Whether these are changes of weights: `hetfl_flwr.server.guard.Guard` accepts any small change.
 
     Examples
     --------
@@ -60,24 +60,24 @@ def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> P
 def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") -> dict[str, NDArray[Any]]:
     """Encode named weights as `factored` declares them.
 
-    Of each matrix the leading singular values and vectors are kept, as few as hold a share of the sum of the squared
-    singular values. Where the factors are no smaller than the matrix, K (m + n) >= m n, it is sent whole.
+    For each matrix, the fewest leading singular values and vectors are kept that retain a share of the sum of the
+    squared singular values. If the factors are not smaller than the matrix, K (m + n) >= m n, it is sent whole.
 
     Parameters
     ----------
     arrays : mapping of str to array
         The weights.
     spec : PayloadSpec
-        Their declaration.
+        The declaration of the weights.
     share : float
-        In (0, 1]. 1: all matrices whole, to the bit.
+        The share to keep, in (0, 1]. With 1, all matrices are sent whole, bit for bit.
     prefix : str
-        Prefix of all names.
+        A prefix for all names.
 
     Raises
     ------
     DivergedError
-        A matrix has values that are not finite.
+        If a matrix has values that are not finite.
     """
     packed: dict[str, NDArray[Any]] = {}
     for one in spec.arrays:
@@ -97,28 +97,18 @@ def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") ->
 
 
 def multiplied(packed: Arrays, spec: PayloadSpec, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """Decode the weights that `factor` has encoded, with the names and shapes of their declaration.
+    """Decode weights that `factor` has encoded, with the names and shapes of their declaration.
 
-    A matrix with neither rows nor factors is the product of empty factors: zero.
+    A matrix without rows and with factors of rank 0 is zero.
     """
     return {one.name: _matrix(packed, one, f"{prefix}{one.name}").reshape(_shape(one)) for one in spec.arrays}
 
 
 def leading(matrix: NDArray[Any], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the factors (m, K) and (K, n) of the leading part of a matrix (m, n) by its singular values.
+    """Return the factors (m, K) and (K, n) of the leading part of a finite matrix (m, n), in its dtype.
 
-    Parameters
-    ----------
-    matrix : array
-        Finite.
-    share : float
-        Part of the sum of the squared singular values that the K largest are to hold, in (0, 1].
-
-    Returns
-    -------
-    tuple of arrays
-        ``U diag(s)``, and ``V^T``, whose rows have norm 1; both of the matrix's dtype. K is the smallest that will do,
-        0 for a matrix of zeros.
+    The factors are ``U diag(s)`` and ``V^T``, with rows of norm 1. K is the smallest number of singular values that
+    retain a share, in (0, 1], of the sum of their squares; 0 for a matrix of zeros.
 
     Examples
     --------
@@ -134,7 +124,7 @@ def leading(matrix: NDArray[Any], share: float) -> tuple[NDArray[Any], NDArray[A
 
 
 def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the matrix product (m, n) of factors (m, K) and (K, n); with K = 0 it is zero.
+    """Return the matrix product (m, n) of factors (m, K) and (K, n), zero if K = 0.
 
     Examples
     --------
@@ -147,7 +137,7 @@ def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def bounded(arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec) -> dict[str, NDArray[Any]]:
-    """Return the nearest arrays that a declaration allows, in its dtypes."""
+    """Clip arrays to the bounds of a declaration, and convert them to its dtypes."""
     return {one.name: np.asarray(np.clip(arrays[one.name], one.minimum, one.maximum), one.dtype) for one in spec.arrays}
 
 
@@ -163,13 +153,13 @@ def _shape(one: ArraySpec) -> tuple[int, ...]:
 
 
 def _form(one: ArraySpec) -> tuple[int, int]:
-    """Return the rows and columns of weights as a matrix."""
+    """Return the numbers of rows and columns of weights as a matrix."""
     rows, *others = _shape(one)
     return rows, prod(others)
 
 
 def _largest_rank(one: ArraySpec) -> int:
-    """Return the largest rank at which factors have fewer numbers than the matrix; 0: none, as for a vector."""
+    """Return the largest rank at which factors have fewer numbers than the matrix; 0 if there is none."""
     if len(one.shape) < 2:
         return 0
     rows, columns = _form(one)

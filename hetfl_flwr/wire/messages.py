@@ -5,15 +5,16 @@ from flwr.app import Message, MessageType
 from hetfl_flwr.common.flower import ProtoMessage, message_from_proto, message_to_proto
 
 ARRAYS, CONFIG, METRICS, ROUND = "arrays", "config", "metrics", "server-round"
-"""Names of records and keys in messages: those of Flower's own strategies."""
+"""Names of records and keys in messages, the same as in Flower's strategies."""
 
 EXAMPLES = "num-examples"
-"""Metric: how many training samples a client has, or was measured on; as in Flower's strategies.
+"""Metric: the number of training samples of a client, or of the samples that it was evaluated on, as in Flower.
 
-It is n_k of McMahan et al. 2017, by which weights are averaged, however many of them a round's batches hold."""
+It is n_k of McMahan et al. 2017, which weights the average of model weights, even if a round uses only a part of the
+samples."""
 
 SEEN = "samples-seen"
-"""Metric: how many samples a client has trained on in a round, repeats included."""
+"""Metric: the number of samples that a client has trained on in a round, including repeats."""
 
 MEMBER = "member"
 """Name of the record in which a client registers."""
@@ -22,30 +23,25 @@ RUN = "run"
 """Key of the resumed run in a request to register, in addition to `ROUND`."""
 
 NEWEST = 2**62
-"""A round later than all: clients resume from their newest state."""
+"""Value of `ROUND` with which clients resume from their newest state."""
 
 SHARE, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
-"""Messages that request a client's public samples, and that bring it those of others; whether labels are requested."""
+"""Types of the messages that request a client's public samples and that send it those of others; whether labels are
+requested."""
 
 REGISTRATION = "client registration"
-"""Name of the first request in errors."""
+"""Name of the first request in error messages."""
 
 STAGES = {MessageType.QUERY: REGISTRATION, SHARE: "sharing of public samples", POOL: "sharing of public samples"}
-"""Names of other requests in errors, where the type of the message says too little."""
+"""Names of requests in error messages, for message types that do not explain themselves."""
 
 
 def packed(message: Message) -> bytes:
-    """Serialise a message.
-
-    Raises
-    ------
-    ValueError
-        It holds a number that no message can.
-    """
+    """Serialise a message; raise ValueError if it has a number that protobuf cannot represent."""
     written: bytes = message_to_proto(message).SerializeToString()
     return written
 
 
 def unpacked(written: bytes) -> Message:
-    """Read what `packed` has written."""
+    """Deserialise what `packed` has returned."""
     return message_from_proto(ProtoMessage.FromString(written))

@@ -1,7 +1,7 @@
-"""Names of classes and columns as they leave a node: as digests, which are compared, and, if shared, in plain text.
+"""Names of classes and columns as sent to the server: as digests, for comparison, and in plain text if shared.
 
-A digest hides a name only from those who cannot guess it: a list of likely names can be tried.
-A client's own name leaves its node in plain text, or not at all.
+A digest hides a name only if it cannot be guessed: a list of likely names can be tried. A client's own name is sent in
+plain text or not at all.
 """
 
 from collections import Counter
@@ -19,10 +19,10 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import LONGEST_NAME, printable
 
 MAX_NAMES = 4096
-"""Maximum number of names of a kind with a digest each; more names have one common digest, and none is shown."""
+"""Maximum number of classes or columns with a digest each; more names share one digest, and none is shown."""
 
 OWN = "own"
-"""The name of a data set whose own name stays on its node."""
+"""Replaces the name of a data set that stays on its node."""
 
 
 _BARE = dict.fromkeys(map(ord, '():"\u201c\u201d\u201e\u00ab\u00bb'))
@@ -31,14 +31,9 @@ _BARE = dict.fromkeys(map(ord, '():"\u201c\u201d\u201e\u00ab\u00bb'))
 
 @dataclass(frozen=True)
 class Naming:
-    """Ordered names, as digests and in plain text.
+    """Ordered names, as `digests` (one for each name, or one for all) and in plain text.
 
-    Parameters
-    ----------
-    digests : tuple of str
-        One for each name, or one for all.
-    shown : tuple of str
-        The names in plain text; empty where they stay on the node.
+    `shown` is empty if the names stay on the node.
     """
 
     digests: tuple[str, ...]
@@ -46,24 +41,21 @@ class Naming:
 
     @classmethod
     def of(cls, names: Sequence[str], *, share: bool) -> "Naming":
-        """Return names as they leave a node."""
+        """Return names as sent to the server; in plain text if `share` is set."""
         if len(names) > MAX_NAMES:
             return cls((_digest("\0".join(names)),), ())
         return cls(tuple(map(_digest, names)), tuple(printable(name, LONGEST_NAME) for name in names) if share else ())
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> "Naming":
-        """Return the words of a vocabulary as they leave a node: one digest of all."""
+        """Return the words of a vocabulary as sent to the server: one digest of all."""
         return cls((_digest("\0".join(words)),), ())
 
 
 def shares(node_config: Mapping[str, Value], key: str) -> bool:
-    """Return whether a node's own config allows sharing, by its key ``share-names`` or ``share-recall``.
+    """Return whether a node's own config allows sharing, with the key ``share-names`` or ``share-recall``.
 
-    Raises
-    ------
-    ConfigError
-        The key is neither true nor false.
+    Raises ConfigError if the value is neither true nor false.
     """
     share = node_config.get(key, False)
     if not isinstance(share, bool):
@@ -72,10 +64,10 @@ def shares(node_config: Mapping[str, Value], key: str) -> bool:
 
 
 def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -> str:
-    """Return a node's name for its data set.
+    """Return the name of a node's data set as sent to the server.
 
-    That is the run config's value if the node uses it, a name of the catalogue, or, for any other, `OWN`; with
-    ``share``, the last part of its folder or hub id.
+    A data set of the run config or of the catalogue keeps its name. Any other is `OWN`, or with `share` the last part
+    of its path or hub id.
     """
     if "dataset" not in node_config or public_data(dataset):
         return printable(dataset_called(dataset), LONGEST_NAME)
@@ -84,21 +76,10 @@ def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -
 
 
 def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, share: bool) -> str:
-    """Return a client's own name; empty: none.
+    """Return a client's own name, or an empty string if it has none.
 
-    That is ``name`` of the node's own config. Else it is whose data it has or, of a folder or file that the node's own
-    config names, the last part of its path; both only with `share`.
-
-    Parameters
-    ----------
-    node_config : mapping
-        The node's own config.
-    dataset : str
-        Its data set.
-    own : str
-        The owner of its data; empty: no single one.
-    share : bool
-        Whether names of its data may leave the node.
+    This is ``name`` of the node's own config. Without it, and with `share`, it is the owner of the client's data
+    (`own`, empty if there is no single one), or the last part of the path of its own `dataset`.
     """
     if "name" in node_config:
         return _one_line(str(node_config["name"]))
@@ -109,7 +90,7 @@ def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, sha
 
 
 def called(client_id: int, name: str | None = None, model: str | None = None) -> str:
-    """Return a client's name in messages; the name is cleaned of closing brackets.
+    """Return a client's name in messages, without brackets, colons and quotation marks.
 
     Examples
     --------
@@ -121,7 +102,7 @@ def called(client_id: int, name: str | None = None, model: str | None = None) ->
 
 
 def distinct(names: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of clients, by number, with the number after those that look alike; an empty one stays so.
+    """Return the names of clients by id, and append the id to names that look alike; empty names stay empty.
 
     Examples
     --------
@@ -135,14 +116,14 @@ def distinct(names: Mapping[int, str]) -> dict[int, str]:
 
 
 def _alike(names: Mapping[int, str]) -> list[int]:
-    """Return the clients whose names look like another's."""
+    """Return the ids of clients with names that look like another client's."""
     looks = {client_id: look(name) for client_id, name in names.items()}
     count = Counter(looks.values())
     return [client_id for client_id, one in looks.items() if one and count[one] > 1]
 
 
 def look(name: str) -> str:
-    """Return a name as a reader perceives it: without case, and with single blanks.
+    """Normalise a name for comparison: ignore case, and replace white space by single spaces.
 
     Examples
     --------

@@ -1,14 +1,14 @@
-"""Local differential privacy: what leaves a client is clipped and gets Gaussian noise before it is sent.
+"""Local differential privacy: a client clips its upload and adds Gaussian noise before sending it.
 
-All arrays of an upload that are computed from private data, together as one vector, are clipped to the L2 norm
-``C = clipping-norm``; each entry then gets Gaussian noise with standard deviation ``noise-multiplier * C``. Of an array
-that the server has sent in the same declaration, such as weights, the vector holds the change. Processing of the
-result (rounding, bounds, the simplex) costs no privacy.
+All arrays of an upload that are computed from private data are clipped together, as one vector, to the L2 norm
+``C = clipping-norm``. Gaussian noise with standard deviation ``noise-multiplier * C`` is then added to each entry. For
+an array that the server has sent with the same declaration, such as weights, the vector contains the change. Processing
+the result (rounding, bounds, the simplex) costs no privacy.
 
-The L2 sensitivity of a clipped upload is 2 C where a client's data are replaced by any others, C where the client is
-left out. Hence the guarantee is a client's, for its data as a whole, towards everyone, the server too: see `epsilon`.
-An upload that is repeated after a resume counts again. Metrics, sizes and row numbers are not covered, and
-public samples only by keys of their own. Noise is floating-point, of a statistical generator, and not hardened against
+The L2 sensitivity of a clipped upload is 2 C if a client's data are replaced by any others, and C if the client is left
+out. Hence the guarantee holds for a client's data as a whole, towards everyone, including the server: see `epsilon`. An
+upload that is repeated after a resume counts again. Metrics, sizes and row numbers are not covered; public samples have
+config keys of their own. The noise is floating-point noise from a statistical generator, and is not hardened against
 attacks on its lowest bits (Mironov, CCS 2012).
 """
 
@@ -29,33 +29,28 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 Rows = NDArray[np.float64]
 
 DELTA = 1e-5
-"""The delta for which reports state epsilon."""
+"""The delta for which epsilon is reported."""
 
 LARGEST_EPSILON = 1e9
-"""Epsilon above this value is reported as infinite: the solver runs out of digits, then of range."""
+"""Epsilon above this value is reported as infinite: the solver loses precision, then overflows."""
 
 
 @dataclass(frozen=True)
 class GaussianMechanism:
-    """Clips rows to an L2 norm and adds Gaussian noise in proportion to it.
+    """Clip rows to an L2 norm and add Gaussian noise in proportion to it.
+
+    `clipping_norm` is C, above 0, in the units of the rows. `noise_multiplier` is the standard deviation of the noise
+    on each entry as a multiple of C, 0 or more; 0 only clips, which limits a client's influence and hides nothing.
 
     Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, appendix A; clipping as in McMahan et
     al., "Learning Differentially Private Recurrent Language Models", ICLR 2018 (flat clipping).
-
-    Parameters
-    ----------
-    clipping_norm : float
-        C, above 0, in the units of the rows.
-    noise_multiplier : float
-        Standard deviation of the noise on each entry, in C; 0 or more. 0: clipping alone, which bounds what one client
-        can do to the others, and hides nothing.
     """
 
     clipping_norm: float
     noise_multiplier: float
 
     def __call__(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """Return rows (N, F), each clipped by itself, with noise."""
+        """Clip each of the rows (N, F) separately and add noise."""
         clipped = torch.renorm(torch.from_numpy(rows), p=2, dim=0, maxnorm=self.clipping_norm).numpy()
         released: Rows = clipped + rng.normal(0.0, self.noise_multiplier * self.clipping_norm, rows.shape)
         return released
@@ -64,25 +59,14 @@ class GaussianMechanism:
 def private_upload(
     upload: Arrays, spec: PayloadSpec, sent: Arrays, sent_spec: PayloadSpec, config: RunConfig, *scope: int | str
 ) -> Arrays:
-    """Clip an upload and add noise, as the run config sets.
+    """Clip an upload and add noise, as set in the run config.
 
-    Parameters
-    ----------
-    upload, sent : mapping of str to array
-        The upload, and what the server has sent in the round.
-    spec, sent_spec : PayloadSpec
-        Their declarations. An array that both declare alike is an update: its change is clipped.
-    config : RunConfig
-        ``clipping-norm``, ``noise-multiplier``, ``noise-source`` and ``seed``.
-    *scope : int or str
-        Identifies the upload, as in `hetfl_flwr.seeding.generator`.
+    An array with the same declaration in the download (`sent`, `sent_spec`) is an update: its change is clipped.
+    `scope` identifies the upload, as in `hetfl_flwr.seeding.generator`.
 
-    Returns
-    -------
-    mapping of str to array
-        Arrays that fit the declaration: floating-point ones and `ArraySpec.sensitive` counts clipped and noised,
-        others unchanged. A count becomes 1 if its clipped and noised value is above the noise's standard deviation,
-        else 0: so clipping alone changes no 1 or 0, and much noise drops more than it makes up.
+    Floating-point arrays and `ArraySpec.sensitive` counts are clipped and get noise; other arrays do not change. A
+    count becomes 1 if its value is then above the standard deviation of the noise, else 0. So clipping alone preserves
+    whether there are any samples, and strong noise removes more ones than it adds.
     """
     released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
     if config.clipping_norm == 0 or not released:
@@ -101,22 +85,17 @@ def private_upload(
 
 
 def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int | str) -> Arrays:
-    """Clip each public sample and add noise, as the run config sets: (N, *shape), on the scale of the stored values.
+    """Clip each public sample (N, *shape) and add noise, as set in the run config, on the scale of the stored values.
 
-    A row's L2 sensitivity is 2 C where it is replaced by any other, so the guarantee is a row's, for each time that it
-    is shared. Labels are shown as they are.
-
-    Raises
-    ------
-    ConfigError
-        The rows are texts: tokens have no norm.
+    The L2 sensitivity of a row is 2 C if it is replaced by any other, so the guarantee holds for a row, each time that
+    it is shared. Labels are shared unchanged. Raises ConfigError for texts, because tokens have no norm.
     """
     if config.public_clipping_norm == 0:
         return rows
     inputs, declared = rows["inputs"], spec.arrays[spec.names.index("inputs")]
     if declared.maximum is not None:
         raise ConfigError(
-            "public-clipping-norm: texts are tokens, which cannot be clipped; set it to 0, or take an algorithm that "
+            "public-clipping-norm: texts are tokens, which cannot be clipped; set it to 0, or use an algorithm that "
             "shares no public samples"
         )
     mechanism = GaussianMechanism(config.public_clipping_norm, config.public_noise_multiplier)
@@ -125,7 +104,7 @@ def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int
 
 
 def _fitted(values: NDArray[np.float64], spec: ArraySpec) -> NDArray[Any]:
-    """Return the nearest array that a declaration allows."""
+    """Return the nearest array that satisfies a declaration."""
     dtype = np.dtype(spec.dtype)
     least, most = -inf, inf
     if dtype.kind in "iu":
@@ -150,7 +129,7 @@ def onto_simplex(rows: Rows) -> Rows:
            [1. , 0. , 0. ],
            [0.5, 0.5, 0. ]])
     """
-    rows = rows - rows.max(-1, keepdims=True)  # which moves no nearest point, and keeps digits
+    rows = rows - rows.max(-1, keepdims=True)  # does not change the result, and keeps precision
     descending = np.sort(rows, axis=-1)[..., ::-1]
     excess = (np.cumsum(descending, axis=-1) - 1) / np.arange(1, rows.shape[-1] + 1)
     kept = (descending > excess).sum(-1, keepdims=True)
@@ -158,23 +137,15 @@ def onto_simplex(rows: Rows) -> Rows:
 
 
 def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sensitivity: float = 2.0) -> float:
-    """Return the epsilon of a client's (epsilon, delta) guarantee after a number of uploads: exact, no bound.
+    """Return the epsilon of a client's (epsilon, delta) guarantee after a number of uploads: the exact value, no bound.
 
-    R uploads, each with Gaussian noise, are one with a noise multiplier smaller by sqrt(R) (Dong, Roth and Su,
-    "Gaussian Differential Privacy", JRSS B 2022, corollary 3.3), whose epsilon is that of Balle and Wang, "Improving
-    the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8.
+    R uploads with Gaussian noise are equivalent to one with a noise multiplier smaller by sqrt(R) (Dong, Roth and Su,
+    "Gaussian Differential Privacy", JRSS B 2022, corollary 3.3). The epsilon of that one is given by Balle and Wang,
+    "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8.
 
-    Parameters
-    ----------
-    noise_multiplier : float
-        Standard deviation of the noise in clipping norms, 0 or more. 0, or next to nothing: no guarantee, infinite.
-    uploads : int
-        R, 0 or more.
-    delta : float
-        In (0, 1).
-    sensitivity : float
-        L2 sensitivity of an upload in clipping norms, above 0: 2 where a client's data are replaced, 1 where the client
-        is left out.
+    The noise multiplier, 0 or more, is the standard deviation of the noise in clipping norms; at or near 0 there is no
+    guarantee, and epsilon is infinite. The L2 sensitivity of an upload, in clipping norms, is 2 if a client's data are
+    replaced, and 1 if the client is left out.
 
     Examples
     --------
@@ -193,22 +164,22 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
     def excess(value: float) -> float:
         return float(ndtr(mu / 2 - value / mu) - np.exp(value + log_ndtr(-mu / 2 - value / mu))) - delta
 
-    most = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # of the zero-concentrated accounting, which is an upper bound
+    most = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # the upper bound of zero-concentrated accounting
     if most > LARGEST_EPSILON:
         return inf
     return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, most))  # type: ignore[no-untyped-call]
 
 
 SOURCES = {"seed": "the run's seed, which anyone who knows it can subtract", "system": "the operating system's entropy"}
-"""The sources of noise in words, by `noise_source`."""
+"""Descriptions of the sources of noise, by `noise_source`."""
 
 
 UNKNOWN = "the number of a client's uploads is not known, and so no epsilon"
-"""Replaces `guarantee` where the count of uploads is lost."""
+"""Replaces `guarantee` if the count of uploads is lost."""
 
 
 def guarantee(noise_multiplier: float, uploads: int) -> str:
-    """Return the guarantee of a noise multiplier, in words.
+    """Describe the guarantee of a noise multiplier after a number of uploads.
 
     Examples
     --------
@@ -220,7 +191,7 @@ def guarantee(noise_multiplier: float, uploads: int) -> str:
 
 
 def caveats(source: str) -> str:
-    """Return the assumptions of a guarantee, and what it does not cover.
+    """Describe the assumptions of a guarantee, and what it does not cover.
 
     Examples
     --------
@@ -231,7 +202,7 @@ def caveats(source: str) -> str:
 
 
 def noise_source(chosen: str, engine: str) -> str:
-    """Return the source of noise in an engine, for nodes without a key of their own: seed or system.
+    """Return the source of noise in an engine, "seed" or "system", for nodes that do not set their own.
 
     Examples
     --------
@@ -242,12 +213,12 @@ def noise_source(chosen: str, engine: str) -> str:
 
 
 def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:
-    """Return the generator of the noise: from the operating system's entropy, or the run's seed."""
+    """Return the generator of the noise, seeded by the operating system's entropy or by the run's seed."""
     if config.noise_source == "system" or (config.noise_source == "auto" and not simulated()):
         return np.random.default_rng()
     return generator(config.seed, *scope, "noise")
 
 
 def simulated() -> bool:
-    """Return whether this process runs simulated clients: the local engine's, or an actor of Flower's."""
+    """Return whether this process runs simulated clients, in the local engine or as an actor of Flower's simulation."""
     return acts_as_server() or simulates_clients()

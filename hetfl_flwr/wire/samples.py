@@ -1,6 +1,6 @@
-"""Public samples as payloads, and their numbers.
+"""Public samples as payloads, and how they are numbered.
 
-They travel as stored; each receiver prepares them as it prepares its own.
+They are sent as stored, and each receiver prepares them in the same way as its own samples.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 Numbers = NDArray[np.int64]
 
 MAX_SHARED = 2**24
-"""Maximum number of public samples of a client, and of those that a client receives from the others."""
+"""Maximum number of public samples that a client shares, and that it receives from each other client."""
 
 
 @dataclass(frozen=True)
 class PublicIndex:
-    """Maps between the numbers of public samples in the pool and their places: client, and position at that client.
+    """Map between the numbers of public samples in the pool and their places: client id, and position at that client.
 
-    Samples of all clients are numbered from 0, one client after the other. Server and clients that hold the
-    same samples number them alike. When a client joins, samples get other numbers; their places stay.
+    Samples are numbered from 0, one client after the other, so that server and clients with the same samples use the
+    same numbers. When a client joins, numbers change, and places do not.
 
     Parameters
     ----------
     sizes : mapping of int to int
-        How many public samples each client has, by client id, in ascending order.
+        The number of public samples of each client, by client id, in ascending order.
 
     Examples
     --------
@@ -46,20 +46,20 @@ class PublicIndex:
 
     @classmethod
     def of(cls, shared: Mapping[int, Arrays]) -> "PublicIndex":
-        """Return the index of what clients have shared, by client id, as `public_samples` declares it."""
+        """Return the index of shared samples, given by client id as `public_samples` declares them."""
         return cls({client: len(block["inputs"]) for client, block in shared.items()})
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         return sum(self.sizes.values())
 
     def places(self, numbers: NDArray[np.integer[Any]]) -> Numbers:
-        """Return the places (N, 2), client id and position among that client's samples, of numbers (N,)."""
+        """Return the places (N, 2) of numbers (N,): client id, and position among that client's samples."""
         block = np.searchsorted(self._starts, numbers, side="right") - 1
         return np.stack([self._clients[block], numbers - self._starts[block]], axis=1)
 
     def numbers(self, places: NDArray[np.integer[Any]]) -> Numbers:
-        """Return the numbers (N,) of places (N, 2) that are `held`."""
+        """Return the numbers (N,) of places (N, 2), all of which must be `held`."""
         return self._starts[np.searchsorted(self._clients[:-1], places[:, 0])] + places[:, 1]
 
     def held(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -70,7 +70,7 @@ class PublicIndex:
 
     @cached_property
     def _clients(self) -> Numbers:
-        """The clients, and a last one for all others, without samples."""
+        """The client ids, and a last entry, without samples, for unknown ids."""
         return np.array([*self.sizes, -1], np.int64)
 
     @cached_property
@@ -84,7 +84,7 @@ class PublicIndex:
 
 
 def public_samples(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> PayloadSpec:
-    """Declare public samples as stored, (N, *shape), and with `labelled` their labels (N,)."""
+    """Declare public samples as stored, (N, *shape), and their labels (N,) if `labelled`."""
     inputs = stored("inputs", rows, spec, dtype)
     labels = ArraySpec("labels", (rows,), "int64", minimum=0, maximum=spec.classes - 1)
     return PayloadSpec((inputs, labels) if labelled else (inputs,))

@@ -1,8 +1,8 @@
 """Payload specifications: named arrays with declared shapes, dtypes and ranges, checked on receipt.
 
-The algorithm declares everything that leaves a client or the server. A receiver checks names,
-count, shape, dtype, range and finiteness before use. Shape letters: B batch, C classes, D feature width, K clients,
-R alignment samples.
+The algorithm declares everything that leaves a client or the server. A receiver checks names, count, shapes, dtypes,
+ranges and finiteness before use. In shapes, B is the batch, C classes, D feature width, K clients, and R alignment
+samples.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,42 +24,42 @@ Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""
 
 SIMPLEX_TOLERANCE = 1e-4
-"""How far from 1 the sum of a distribution may be: the rounding of float32 over thousands of classes stays below."""
+"""Largest accepted difference of a distribution's sum from 1; float32 rounding over thousands of classes is smaller."""
 
 HALF_TOLERANCE = 1e-3
-"""The same for a distribution in half precision, which rounds each value by up to one part in 2048."""
+"""The same for half precision, which rounds each value by up to one part in 2048."""
 
 LEARNT_LIMIT = 1e6
-"""Logits and weights of a larger magnitude have diverged: in a sum or a mean they dominate the others or overflow."""
+"""Largest accepted magnitude of logits and weights. Larger ones have diverged: they dominate a mean or overflow."""
 
 STATISTIC_LIMIT = 1e18
-"""Running statistics of a larger magnitude are rejected: the squares of those up to here fit into float32."""
+"""Largest accepted magnitude of running statistics; its square still fits into float32."""
 
 TRAINED_SIZE = 10.0
-"""Root mean square that logits and representations of trained models reach; that of new ones is below 1."""
+"""Root mean square that logits and representations of trained models reach. Before training it is below 1."""
 
 MAX_INTERNED = 1000
-"""Size of a process's cache of declarations."""
+"""Maximum number of declarations in the cache of a process."""
 
 MAX_FORMS = 1000
-"""Size of a declaration's cache of dtypes and shapes."""
+"""Maximum number of combinations of dtypes and shapes in the cache of a declaration."""
 
 COUNTER_LIMIT = 2**53
-"""Integer buffers, such as counters of steps, of a larger magnitude are rejected: float64 holds all up to here."""
+"""Largest accepted magnitude of integer buffers, such as step counters: float64 represents all integers up to it."""
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension whose size only the sender knows.
+    """A dimension with a size that only the sender knows.
 
     Parameters
     ----------
     letter : str
-        Its name. In one payload, equal letters are equal sizes.
+        The name of the dimension. In one payload, dimensions with the same letter have the same size.
     most : int
-        Largest accepted size; 0 is always accepted.
+        The largest accepted size. 0 is always accepted.
     step : int
-        Sizes are multiples of it: 1, or `most` for 0 or all.
+        The size must be a multiple of it: 1, or `most` to accept only 0 and `most`.
     """
 
     letter: str
@@ -67,7 +67,7 @@ class Dim:
     step: int = 1
 
     def __repr__(self) -> str:
-        """Return its name in errors."""
+        """Return the dimension as error messages show it."""
         return f"{self.letter} <= {self.most}" if self.step == 1 else f"{self.letter} 0 or {self.most}"
 
     def takes(self, size: int) -> bool:
@@ -77,37 +77,37 @@ class Dim:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One declared array.
+    """The declaration of one array.
 
     Parameters
     ----------
     name : str
-        Its key on the wire.
+        The key of the array in messages.
     shape : tuple of int or Dim
-        Its exact shape, except for sizes that only the sender knows; ``()`` is a scalar.
+        The exact shape, except for sizes that only the sender knows; ``()`` is a scalar.
     dtype : str
-        Its exact NumPy dtype, such as ``"float32"``.
+        The exact NumPy dtype, such as ``"float32"``.
     minimum, maximum : float, optional
-        Smallest and largest value allowed, such as 0 for counts. None: any finite value.
+        The smallest and largest allowed value, such as 0 for counts. None: any finite value.
     sums_to_one : bool
-        Each row is a probability distribution: no value below 0, and a sum of 1 within `SIMPLEX_TOLERANCE`.
+        Whether each row is a probability distribution: no value below 0, and a sum of 1 within `SIMPLEX_TOLERANCE`.
     nonzero : bool
-        Whether all values 0 are refused.
+        Whether an array of zeros is rejected.
     sensitive : bool
-        Of integers: whether they are counts of private data. Clipping and noise apply to them as to all
-        floating-point numbers, and with clipping only 1 or 0 leaves the client: whether there are any.
+        For integers, whether they are counts of private data. Clipping and noise then apply to them as to all
+        floating-point numbers, and with clipping the client sends only whether there are any, as 1 or 0.
     update : bool
-        Whether it is the new value of the array of that name and shape that the server has sent, such as weights: then
-        `hetfl_flwr.server.guard.Guard` compares the size of the change, not its own.
+        Whether it is the new value of the array with the same name and shape that the server has sent, such as
+        weights. `hetfl_flwr.server.guard.Guard` then compares the size of the change, not of the array.
     usual : float
-        Size that honest clients may reach while others are far below it, because their models or their progress differ:
-        `hetfl_flwr.server.guard.Guard` accepts any size up to it. Of an update it is a twentieth of what was
-        sent, or of the payload's matrices.
+        The size that honest clients may reach while others are far below it, because their models or their progress
+        differ. `hetfl_flwr.server.guard.Guard` accepts any size up to it. For an update, the guard uses a twentieth of
+        the size of what was sent, or of the payload's matrices.
     total : int, optional
-        The largest sum of all values, where none is below 0. None: any.
+        The largest allowed sum of all values, none of which is below 0. None: any sum.
     factors : tuple of str
-        Names of two other arrays of the payload, whose matrix product it is when it has no rows: then
-        `hetfl_flwr.server.guard.Guard` compares the product, and never the two. Default: none.
+        The names of two other arrays of the payload. If this array has no rows, its value is their matrix product, and
+        `hetfl_flwr.server.guard.Guard` compares the product, never the factors. Default: none.
     """
 
     name: str
@@ -125,22 +125,22 @@ class ArraySpec:
 
     @property
     def is_amount(self) -> bool:
-        """Whether it holds amounts, whose size is comparable: not probabilities, row numbers or flags."""
+        """Whether the sizes of its values are comparable: not for probabilities, row numbers or flags."""
         kind = np.dtype(self.dtype).kind
         whole = kind in "iu" and self.maximum in (None, COUNTER_LIMIT)
         return whole or (kind == "f" and not self.sums_to_one and self.maximum != 1)
 
     def halved(self) -> "ArraySpec":
-        """Return this declaration in half precision: float32 as float16, any other unchanged."""
+        """Return the declaration in half precision: float32 becomes float16, and other dtypes do not change."""
         return replace(self, dtype="float16") if self.dtype == "float32" else self
 
     def widened(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array from half precision in its declared dtype; distributions are normalised."""
+        """Convert an array from half precision to its declared dtype; normalise distributions."""
         wide: NDArray[Any] = array.astype(self.dtype, copy=False)
         if not self.sums_to_one:
             return wide
         sums = wide.sum(-1, keepdims=True, dtype=np.float64)
-        rounded = np.abs(sums - 1) <= HALF_TOLERANCE  # what is farther off was none before: `check` refuses it
+        rounded = np.abs(sums - 1) <= HALF_TOLERANCE  # other rows were not distributions before: `check` rejects them
         return np.where(rounded, wide / np.where(rounded, sums, 1.0), wide).astype(self.dtype)
 
     def check(self, array: NDArray[Any], where: str) -> None:
@@ -169,7 +169,7 @@ class ArraySpec:
             raise PayloadError(f"{named} has values above {high:g}")
 
     def _check_more(self, array: NDArray[Any], where: str) -> None:
-        """Raise `PayloadError` where values within their bounds violate a joint condition, such as their sum."""
+        """Raise `PayloadError` if values within their bounds violate a joint condition, such as on their sum."""
         if not array.size:
             return
         if self.sums_to_one:
@@ -185,7 +185,7 @@ class ArraySpec:
 
     @cached_property
     def _range(self) -> tuple[float, float]:
-        """The smallest and largest value. Floating-point numbers are finite: NaN lies between no others."""
+        """The smallest and largest allowed value. For floating-point numbers both are finite, which excludes NaN."""
         dtype = np.dtype(self.dtype)
         most = float(np.finfo(dtype).max) if dtype.kind == "f" else inf
         low = (0.0 if self.sums_to_one else -most) if self.minimum is None else self.minimum
@@ -194,14 +194,14 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes, without any header; with a `Dim` in the shape, the largest size that is accepted."""
+        """Size in bytes without any header; if the shape has a `Dim`, the largest accepted size."""
         sizes = (size.most if isinstance(size, Dim) else size for size in self.shape)
         return prod(sizes) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
 class PayloadSpec:
-    """A declared payload: its arrays, in order."""
+    """The declaration of a payload: its arrays, in order."""
 
     arrays: tuple[ArraySpec, ...] = ()
 
@@ -212,35 +212,37 @@ class PayloadSpec:
 
     @cached_property
     def amounts(self) -> tuple[ArraySpec, ...]:
-        """The arrays whose sizes are comparable: amounts, except factors of others."""
+        """The arrays with `ArraySpec.is_amount`, except factors of others."""
         factors = {name for one in self.arrays for name in one.factors}
         return tuple(one for one in self.arrays if one.is_amount and one.name not in factors)
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the arrays alone: what the papers count. With a `Dim` in a shape, the largest accepted."""
+        """Size in bytes of the arrays alone, as papers count it; if a shape has a `Dim`, the largest accepted size."""
         return sum(spec.nbytes for spec in self.arrays)
 
     def __add__(self, other: "PayloadSpec") -> "PayloadSpec":
-        """Return the payload with the arrays of both, this one's first."""
+        """Return a payload with the arrays of both, this payload's first."""
         return PayloadSpec(self.arrays + other.arrays)
 
     def check_named(self, arrays: Arrays, where: str, checked: "PayloadSpec | None" = None) -> dict[str, NDArray[Any]]:
-        """Return named arrays after checking names, order, and each array.
+        """Check the names, the order and each of the arrays, and return them as a dict.
 
         Parameters
         ----------
         arrays : mapping of str to array
-            In the declared order.
+            The arrays, in the declared order.
         where : str
-            The sender, for the error.
+            The sender, for error messages.
         checked : PayloadSpec, optional
-            The declaration by which they have been checked: where it is equal, only largest sums are left to check.
+            The declaration that the arrays have already been checked against. If it equals this one, only
+            `ArraySpec.total` is checked.
 
         Raises
         ------
         PayloadError
-            Names sender, array, the expected and the received value.
+            If the arrays do not match the declaration. The message names the sender, the array, and the expected and
+            the received value.
         """
         if checked is not None and self._is_like(checked):
             for spec in self._summed:
@@ -264,13 +266,13 @@ class PayloadSpec:
         return dict(arrays)
 
     def _check_forms(self, arrays: Arrays, where: str) -> None:
-        """Raise `PayloadError` unless types, dtypes and shapes are as declared."""
+        """Raise `PayloadError` if types, dtypes or shapes differ from the declaration."""
         for spec, array in zip(self.arrays, arrays.values(), strict=True):
             if not isinstance(array, np.ndarray):
                 raise PayloadError(f"{where}: array '{spec.name}' is not an array but {type(array).__name__}")
             spec.check_form(array.dtype, array.shape, where)
         known: dict[str, tuple[str, int]] = {}
-        for spec, axis, letter in self._dims:  # sizes of one letter are equal
+        for spec, axis, letter in self._dims:  # dimensions with the same letter have the same size
             first, size = known.setdefault(letter, (spec.name, arrays[spec.name].shape[axis]))
             if size != (other := arrays[spec.name].shape[axis]):
                 raise PayloadError(
@@ -278,7 +280,7 @@ class PayloadSpec:
                 )
 
     def _is_like(self, other: "PayloadSpec") -> bool:
-        """Return whether another declaration is equal, up to largest sums."""
+        """Return whether another declaration is equal, except for `ArraySpec.total`."""
         if self._compared[0] is not other:
             self._compared[:] = other, self == other
         return bool(self._compared[1])
@@ -295,7 +297,7 @@ class PayloadSpec:
 
     @cached_property
     def _bounded(self) -> list[tuple[ArraySpec, int, float, float]]:
-        """The arrays whose values have bounds, with their positions and bounds."""
+        """The arrays with bounded values, with their positions and bounds."""
         ranges = [(spec, place, *spec._range) for place, spec in enumerate(self.arrays)]
         return [one for one in ranges if one[2] > -inf or one[3] < inf]
 
@@ -311,7 +313,7 @@ class PayloadSpec:
 
     @cached_property
     def _dims(self) -> list[tuple[ArraySpec, int, str]]:
-        """The dimensions whose sizes only the sender knows."""
+        """The dimensions with sizes that only the sender knows: array, axis and letter."""
         return [
             (spec, axis, size.letter)
             for spec in self.arrays
@@ -320,7 +322,7 @@ class PayloadSpec:
         ]
 
     def check_names(self, names: Iterable[str], where: str) -> None:
-        """Raise `PayloadError` unless these are the names of the arrays, in order."""
+        """Raise `PayloadError` if these are not the names of the arrays, in order."""
         if tuple(names) != self.names:
             raise PayloadError(
                 f"{where}: arrays {', '.join(names) or 'none'}, expected {', '.join(self.names) or 'none'}"
@@ -331,7 +333,7 @@ _interned: dict[tuple[Any, ...], PayloadSpec] = {}
 
 
 def interned(spec: PayloadSpec) -> PayloadSpec:
-    """Return one object for equal declarations, so that its caches are shared."""
+    """Return the same object for equal declarations, so that they share their caches."""
     key = tuple(map(astuple, spec.arrays))
     if key not in _interned and len(_interned) >= MAX_INTERNED:
         _interned.clear()
@@ -339,7 +341,7 @@ def interned(spec: PayloadSpec) -> PayloadSpec:
 
 
 def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return read-only arrays in C order that are not views of writable ones."""
+    """Return the arrays as read-only ones in C order, copied if they are views of writable arrays."""
     kept = {}
     for name, one in arrays.items():
         array = np.asarray(one)
@@ -352,7 +354,7 @@ def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return arrays under longer names, for several sets of them in one server state.
+    """Return arrays with a prefix added to their names, to keep several sets of arrays in one server state.
 
     Examples
     --------
@@ -363,7 +365,7 @@ def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def under(start: str, arrays: Mapping[str, T]) -> dict[str, T]:
-    """Return the arrays whose names have a prefix, without it: the inverse of `prefixed`.
+    """Return the arrays with a prefix in their names, and remove the prefix: the inverse of `prefixed`.
 
     Examples
     --------
@@ -395,7 +397,7 @@ def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> Ar
 def sample_counts(
     name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0, total: int | None = None
 ) -> ArraySpec:
-    """Declare counts of private samples: int64, 0 or more, `ArraySpec.sensitive`, with a largest sum, if any."""
+    """Declare counts of private samples: int64, 0 or more, `ArraySpec.sensitive`, with a sum of at most `total`."""
     return ArraySpec(name, shape, "int64", minimum=0, sensitive=True, usual=usual, total=total)
 
 
@@ -410,5 +412,5 @@ def fractions(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
 
 
 def row_numbers(name: str, rows: int | Dim, of: int) -> ArraySpec:
-    """Declare row numbers (R,) among ``of`` rows that sender and receiver both hold: int32, from 0 to ``of - 1``."""
+    """Declare row numbers (R,) among ``of`` rows that sender and receiver both have: int32, from 0 to ``of - 1``."""
     return ArraySpec(name, (rows,), "int32", minimum=0, maximum=of - 1)

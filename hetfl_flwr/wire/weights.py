@@ -1,4 +1,4 @@
-"""Models as payloads: which entries of a state dict travel, how they are read, and how they are loaded."""
+"""Models as payloads: which entries of a state dict are sent, and how they are read and loaded."""
 
 from copy import deepcopy
 from hashlib import sha256
@@ -14,22 +14,22 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 
 def weights(model: torch.nn.Module) -> PayloadSpec:
-    """All floating-point entries of a model's state dict that training changes: parameters and running statistics.
+    """Declare the floating-point entries of a state dict that training changes: parameters and running statistics.
 
-    Integer buffers (batch norm's step counters) stay on the client: they have no mean. So do buffers that training does
-    not change, such as a mask. Numbers of 8 or 16 bits travel as float32.
+    Integer buffers (the step counters of batch norm) stay on the client, because they have no mean. So do buffers that
+    training does not change, such as a mask. Floating-point numbers of 8 or 16 bits are sent as float32.
     """
     state = model.state_dict()
     return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
 
 
 def whole_state(model: torch.nn.Module) -> PayloadSpec:
-    """`weights`, and integer buffers that training changes, such as batch norm's step counters."""
+    """Declare `weights` and the integer buffers that training changes, such as the step counters of batch norm."""
     return PayloadSpec(tuple(_entries(model).values()))
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """Return the fingerprint of a model's `weights`: equal for models whose weights can be averaged."""
+    """Return a fingerprint of a model's `weights`, equal for models whose weights can be averaged."""
     return sha256(repr(weights(model)).encode()).hexdigest()[:16]
 
 
@@ -49,23 +49,23 @@ def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
-    """Load received arrays into a model; other entries of its state dict are unchanged."""
+    """Load received arrays into a model; other entries of its state dict do not change."""
     if arrays:
-        state = model.state_dict()  # without gradients
+        state = model.state_dict()  # detached tensors
         torch._foreach_copy_([state[name] for name in arrays], [torch.from_numpy(one) for one in arrays.values()])
 
 
 def loaded(model: M, arrays: Arrays) -> M:
-    """Return a copy of a model with received arrays in it."""
+    """Return a copy of a model with received arrays loaded."""
     copy = deepcopy(model)
     load_model_arrays(copy, arrays)
     return copy
 
 
 def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
-    """Declare each entry of a model's state dict that travels: floating-point numbers up to a limit, any integers.
+    """Declare the entries of a state dict that are sent: floating-point numbers up to a limit, and any integers.
 
-    Only models of the user's own have buffers known to be constant.
+    Only user-defined models have buffers that are known to be constant.
     """
     constant = constant_buffers(model)
     return {
@@ -77,12 +77,12 @@ def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
 
 def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
     smallest = 0.0 if name.endswith("running_var") else -most
-    short = tensor.is_floating_point() and tensor.element_size() < 4  # NumPy lacks some of them
+    short = tensor.is_floating_point() and tensor.element_size() < 4  # NumPy lacks some of these dtypes
     kind = "float32" if short else str(tensor.dtype).removeprefix("torch.")
     least, largest = (smallest, most) if tensor.is_floating_point() else _integers(kind)
     return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True)
 
 
 def _integers(dtype: str) -> tuple[float | None, float | None]:
-    """Return the bounds of an integer buffer; narrow dtypes and truth values need none."""
+    """Return the bounds of an integer buffer; narrow dtypes and booleans need none."""
     return (-COUNTER_LIMIT, COUNTER_LIMIT) if dtype == "int64" else (None, None)
