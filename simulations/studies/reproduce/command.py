@@ -25,7 +25,7 @@ from simulations.studies.reproduce.page import (
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
 from simulations.studies.reproduce.records import Record, Records, check_reported, environments, jobs
-from simulations.studies.reproduce.tuned import tune_cells, tuning_as_markdown
+from simulations.studies.reproduce.tuned import Findings, tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
@@ -85,6 +85,10 @@ class Request(NamedTuple):
             RunConfig.from_flat(cell.settings)
         return cells
 
+    def kept(self, name: str) -> Path | None:
+        """Return the file of records of this name, if records are kept."""
+        return None if self.results is None else self.results / f"{name}.jsonl"
+
     def command(self, name: str, recipe: Recipe) -> str:
         """Return the command that reproduces a recipe."""
         words = ["hetfl reproduce", name, *([] if recipe.variant == "full" else [f"--{recipe.variant}"])]
@@ -112,8 +116,8 @@ class Task(NamedTuple):
         Folder of its report.
     records : Records
         What is known of its runs.
-    tuned : Path or None
-        File of what tuning has found.
+    tuned : Findings
+        What tuning has found.
     """
 
     name: str
@@ -123,7 +127,7 @@ class Task(NamedTuple):
     place: Path
     folder: Path
     records: Records
-    tuned: Path | None
+    tuned: Findings
 
     def known(self, runs: Sequence[Job]) -> list[Record]:
         """Return the records of runs that have one."""
@@ -150,7 +154,7 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
 
 def prepare(wanted: Iterable[str], request: Request) -> list[Task]:
     """Return what is to be reproduced; raises a `HetflError` for what cannot be."""
-    tasks, records = dict[str, Task](), dict[str, Records]()
+    tasks, known = dict[str, Task](), dict[str, tuple[Records, Findings]]()
     for name in dict.fromkeys(wanted):
         recipe = request.recipe(name)
         suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
@@ -158,8 +162,8 @@ def prepare(wanted: Iterable[str], request: Request) -> list[Task]:
         if own in tasks:
             both = f"{tasks[own].name}, {name}"
             raise ConfigError(f"two recipes share a name and a folder: {both}: reproduce one at a time")
-        if shared not in records:
-            records[shared] = Records(request.results and request.results / f"{shared}.jsonl")
+        if shared not in known:
+            known[shared] = Records(request.kept(shared)), Findings(request.kept(f"{shared}-tuned"))
         tasks[own] = Task(
             name,
             recipe,
@@ -167,8 +171,7 @@ def prepare(wanted: Iterable[str], request: Request) -> list[Task]:
             request.seeds or (1 if recipe.variant == "quick" else recipe.seeds),
             request.out / shared,
             request.out / own,
-            records[shared],
-            request.results and request.results / f"{shared}-tuned.jsonl",
+            *known[shared],
         )
     if found := [task for task in tasks.values() if task.cells]:
         return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, TypeVar
 
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.common.files import read_file, replace_file
@@ -78,6 +78,12 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
             f"{path} cannot be read: {error.strerror}; move it away, or name another --results"
         ) from None
     return found
+
+
+def locked(path: Path) -> BaseFileLock:
+    """Return a lock of a JSON Lines file, whose folder is made: other processes wait until it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
@@ -173,8 +179,7 @@ class Records:
         if self._path is None:
             self.add(made)
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._path.with_name(f".{self._path.name}.lock")):
+        with locked(self._path):
             for one in read_lines(self._path, Record):
                 self._runs.setdefault(_key(one.cell, one.seed, one.settings), one)
             self.add(made)

@@ -21,7 +21,7 @@ from simulations.studies.reproduce.page import as_markdown, counted, differences
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, course_name, measured, read_lines
-from simulations.studies.reproduce.tuned import Found
+from simulations.studies.reproduce.tuned import Findings, Found
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -310,6 +310,15 @@ def test_values_of_tuning_that_no_run_may_have_are_refused(tmp_path, refusal, va
 
 def test_a_line_in_a_name_stays_within_its_cell():
     assert as_markdown(["row", "a|b"], [["x | y", "1"]]) == "| row | a\\|b |\n| --- | --: |\n| x \\| y | 1 |"
+
+
+def test_two_processes_that_tune_keep_each_others_findings(tmp_path):
+    (line, other, *_) = read_lines(RESULTS / "which-method-tuned.jsonl", Found)
+    path = tmp_path / "small-tuned.jsonl"
+    first, second = Findings(path), Findings(path)
+    first.add(line)
+    second.add(other)
+    assert read_lines(path, Found) == [line, other]
 
 
 def test_without_a_record_a_report_writes_nothing(run_recipe):
