@@ -1,6 +1,6 @@
 """``hetfl reproduce``: run recipes, and compare our figures with the paper's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.config import Value
+from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError
+from simulations.reports.runs import load_run
 from simulations.studies.backends import LocalBackend
-from simulations.studies.jobs import PLACES, Backend, run_all
+from simulations.studies.jobs import PLACES, Backend, Job, run_all
 from simulations.studies.reproduce.outcome import last_rise, outcomes, ranking
 from simulations.studies.reproduce.page import (
     as_json,
@@ -24,8 +25,8 @@ from simulations.studies.reproduce.page import (
 )
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
-from simulations.studies.reproduce.records import Records, environments, jobs
-from simulations.studies.reproduce.tuned import tune_cells, tuning_as_markdown
+from simulations.studies.reproduce.records import Record, Records, check_reported, environments, jobs
+from simulations.studies.reproduce.tuned import Findings, tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
@@ -65,17 +66,29 @@ class Request(NamedTuple):
         recipe = load(name)
         owner = load(recipe.runs) if recipe.runs else recipe
         variant: Variant = "full" if self.variant == "short" and not owner.has_short else self.variant
-        own = {"title": f"{recipe.title}: {variant} variant, not the paper's setting"} if variant != "full" else {}
+        own = {"title": f"{recipe.title}: {variant} variant, not {recipe.setting}"} if variant != "full" else {}
         less = {"found": "", "note": ""} if variant == "quick" else {}  # they describe the other variants
         return recipe.model_copy(update={"variant": variant, **own, **less})
 
     def cells(self, recipe: Recipe) -> list[Cell]:
-        """Return the requested cells."""
-        return [
+        """Return the requested cells; raises a `ConfigError` if they cannot have the settings in `extra`."""
+        for key in ("seed", "output-dir", "resume"):
+            if key in self.extra:
+                raise ConfigError(
+                    f"leave out {key}: runs have seeds from 0 and folders in --out, and go on by themselves"
+                )
+        cells = [
             cell.model_copy(update={"settings": {**cell.settings, **self.extra}})
             for cell in recipe.cells(recipe.variant)
             if cell.matches(self.only)
         ]
+        for cell in cells:
+            RunConfig.from_flat(cell.settings)
+        return cells
+
+    def kept(self, name: str) -> Path | None:
+        """Return the file of records of this name, if records are kept."""
+        return None if self.results is None else self.results / f"{name}.jsonl"
 
     def command(self, name: str, recipe: Recipe) -> str:
         """Return the command that reproduces a recipe."""
@@ -85,63 +98,132 @@ class Request(NamedTuple):
         return " ".join(words + [f"--set {key}={value}" for key, value in self.extra.items() if key not in PLACES])
 
 
+class Task(NamedTuple):
+    """A recipe to reproduce.
+
+    Parameters
+    ----------
+    name : str
+        Its name, or its file.
+    recipe : Recipe
+        The recipe in the requested variant.
+    cells : list of Cell
+        The requested cells.
+    seeds : int
+        Number of seeds.
+    place : Path
+        Folder of its runs, and of tuning.
+    folder : Path
+        Folder of its report.
+    records : Records
+        What is known of its runs.
+    tuned : Findings
+        What tuning has found.
+    """
+
+    name: str
+    recipe: Recipe
+    cells: list[Cell]
+    seeds: int
+    place: Path
+    folder: Path
+    records: Records
+    tuned: Findings
+
+    def known(self, runs: Sequence[Job]) -> list[Record]:
+        """Return the records of runs that have one."""
+        return [one for job in runs if (one := self.records.get(job, self.recipe))]
+
+    def take(self, job: Job, runs: Sequence[Job]) -> None:
+        """Record a finished run; raises a `ConfigError` if clients of no row report what the recipe asks for."""
+        self.records.take(job, self.recipe)
+        known = self.known(runs)
+        if {one.cell for one in known} == {cell.folder for cell in self.recipe.cells(self.recipe.variant)}:
+            check_reported(self.name, self.recipe, known, load_run(job.folder))
+
+
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
     """Reproduce recipes one after the other; return whether all runs are complete.
 
     Finished runs are not repeated. The report of each recipe covers the runs that exist, so a failure loses nothing.
     """
-    recipes = {name: request.recipe(name) for name in (names() if list(wanted) == ["all"] else wanted)}
-    stems = [Path(name).stem for name in recipes]
-    if len(set(stems)) < len(stems):
-        raise ConfigError(f"two recipes share a name and a folder: {', '.join(recipes)}: reproduce one at a time")
-    cells = {name: request.cells(recipe) for name, recipe in recipes.items()}  # checks all before the first run
-    if not any(cells.values()):
-        raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
     whole = True
-    for name, recipe in recipes.items():
-        whole &= _reproduce(name, recipe, cells[name], request, console)
+    for task in prepare(names() if list(wanted) == ["all"] else wanted, request):  # checks all before the first run
+        whole &= _reproduce(task, request, console)
     return whole
 
 
-def _reproduce(name: str, recipe: Recipe, asked: Sequence[Cell], request: Request, console: Console) -> bool:
-    """Run and report one recipe; return whether it is complete."""
-    suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
-    shared, folder = Path(recipe.runs or name).stem + suffix, request.out / (Path(name).stem + suffix)
-    place, results = request.out / shared, request.results
-    kept, found = Records(results and results / f"{shared}.jsonl"), results and results / f"{shared}-tuned.jsonl"
-    only_known, seeds = request.report_only, request.seeds or (1 if recipe.variant == "quick" else recipe.seeds)
+def prepare(wanted: Iterable[str], request: Request) -> list[Task]:
+    """Return what is to be reproduced; raises a `HetflError` for what cannot be."""
+    tasks, known = dict[str, Task](), dict[str, tuple[Records, Findings]]()
+    for name in dict.fromkeys(wanted):
+        recipe = request.recipe(name)
+        suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
+        own, shared = (f"{Path(one).stem}{suffix}" for one in (name, recipe.runs or name))
+        if own in tasks:
+            both = f"{tasks[own].name}, {name}"
+            raise ConfigError(f"two recipes share a name and a folder: {both}: reproduce one at a time")
+        if shared not in known:
+            known[shared] = Records(request.kept(shared)), Findings(request.kept(f"{shared}-tuned"))
+        tasks[own] = Task(
+            name,
+            recipe,
+            request.cells(recipe),
+            request.seeds or (1 if recipe.variant == "quick" else recipe.seeds),
+            request.out / shared,
+            request.out / own,
+            *known[shared],
+        )
+    if found := [task for task in tasks.values() if task.cells]:
+        return found
+    raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
 
-    cells, tuned = tune_cells(asked, found, place / "tuning", request.backend, console, only_known=only_known)
-    runs = jobs(cells, seeds, place / "runs")
-    take = partial(kept.take, recipe=recipe)
-    left = [job for job in runs if kept.get(job, recipe) is None]
-    failed = {} if only_known else run_all(left, request.backend, console, take)
+
+def _reproduce(task: Task, request: Request, console: Console) -> bool:
+    """Run and report one recipe; return whether it is complete."""
+    known = request.report_only
+    cells, found = tune_cells(task.cells, task.tuned, task.place / "tuning", request.backend, console, only_known=known)
+    runs = jobs(cells, task.seeds, task.place / "runs")
+    failed = _run(task, runs, request, console)
+    if records := task.known(runs):
+        _report(task, request, runs, records, tuning_as_markdown(found), console)
+    else:
+        console.print(f"{task.name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)
+    if failed and task.recipe.needs:
+        console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
+    return bool(records) and not failed and (known or len(cells) == len(task.cells))
+
+
+def _run(task: Task, runs: Sequence[Job], request: Request, console: Console) -> bool:
+    """Make the runs that are not recorded, and record those that have ended; return whether one has failed."""
+    left = [job for job in runs if task.records.get(job, task.recipe) is None]
+    take = partial(task.take, runs=runs)
+    failed = {} if request.report_only else run_all(left, request.backend, console, take)
     for job in runs:
         if job.finished:
             take(job)
-    records = [one for job in runs if (one := kept.get(job, recipe))]
+    return bool(failed)
 
-    less, figures = lessened(recipe, asked), outcomes(recipe, asked, records)
-    versions = environments(one.versions for one in records)
+
+def _report(
+    task: Task, request: Request, runs: Sequence[Job], records: Sequence[Record], tuning: str, console: Console
+) -> None:
+    """Show a recipe's figures and write them, with a picture, into its folder and that of results."""
+    recipe, cells, folder = task.recipe, task.cells, task.folder
+    figures, less = outcomes(recipe, cells, records), lessened(recipe, cells)
+    command = request.command(task.name, recipe)
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
-    command = request.command(name, recipe)
-    by = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(asked) * seeds} runs"
-    if only_known and not records:
-        console.print(f"{name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    gaps = differences_as_markdown(recipe, figures, last_rise(recipe, asked, records))
-    more = [gaps, tuning_as_markdown(tuned), ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
-    page = markdown(recipe, figures, "; ".join([by, *versions]), less, more)
+    made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(cells) * task.seeds} runs"
+    versions = environments(one.versions for one in records)
+    gaps = differences_as_markdown(recipe, figures, last_rise(recipe, cells, records))
+    more = [gaps, tuning, ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
+    page = markdown(recipe, figures, "; ".join([made, *versions]), less, more)
     console.print(Markdown(page))
+    folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "table.md", page.encode())
     replace_file(folder / "table.json", as_json(recipe, figures, records, command, less).encode())
-    if records:
-        draw(recipe, figures, runs, records, folder / "figure.png")
+    draw(recipe, figures, runs, records, folder / "figure.png")
     picture = ", figure.png" if (folder / "figure.png").exists() else ""
     console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
-    if failed and recipe.needs:
-        console.print(f"{name} needs {recipe.needs}", style="yellow", markup=False)
-    if records and results is not None:
-        publish(folder, recipe.title, results)
-    return not failed and (only_known or len(cells) == len(asked))
+    if request.results is not None:
+        publish(folder, recipe.title, request.results)

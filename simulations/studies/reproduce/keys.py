@@ -26,6 +26,9 @@ PER_RUN = (
 )
 """Measures that are one number of a run, 0 or more: those of ``summary.json``, `NUMBERS` and `PAYLOAD`."""
 
+MEASURES = (*PER_RUN, *(f"before:{one}" for one in NUMBERS), *IMPACT)
+"""Keys of measures other than those of what clients report."""
+
 SHARES = {name for kind in (Round, Summary) for name, of in kind.__annotations__.items() if of == Fraction | None}
 """Those among the figures of runs and rounds that are from 0 to 1; a client reports them with dashes."""
 
@@ -37,17 +40,16 @@ CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def is_reported(key: str) -> bool:
-    """Return whether a key is of what clients report, which their method decides: runs alone tell whether it exists."""
-    where, _, _ = key.rpartition(":")
-    return bool(where) and where != "before"
+    """Return whether clients report what a key names: their method decides what there is, so runs alone tell."""
+    return key not in MEASURES and key not in Round.__annotations__
 
 
 def check_measure(key: str) -> str:
     """Return the key of a measure; raises a `ValueError` if no run can have such a figure."""
     where, _, name = key.rpartition(":")
     if where in ("", "before") or name in NUMBERS:
-        if key not in (known := (*PER_RUN, *(f"before:{one}" for one in NUMBERS), *IMPACT)):
-            raise ValueError(unknown("figure", key, known))
+        if key not in MEASURES:
+            raise ValueError(unknown("figure", key, MEASURES))
     elif where not in ("best", "last", "trained") and not CLIENTS.fullmatch(where):
         raise ValueError(f"{key!r}: expected best:, last:, trained:, client-P: or clients-P-Q: before {name}")
     return key

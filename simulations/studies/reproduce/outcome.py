@@ -200,7 +200,8 @@ def last_rise(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) 
     for cell, y in product(cells, recipe.figure.drawn):
         known = [one.courses[course_name(y)] for one in records if one.cell == cell.folder]
         ends = [values[-1] - values[3 * (len(values) - 1) // 4] for _, values in known if values]
-        rises += [(average(ends), cell.name)] * bool(ends)
+        if ends:
+            rises.append((average(ends), cell.name))
     return max(rises, default=None)
 
 

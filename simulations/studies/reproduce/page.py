@@ -23,11 +23,11 @@ CHOSEN = {
 }
 """What a report says about how the reading of its recipe was chosen."""
 
+NO_PAPER = "No paper's"
+"""What a report says in place of a paper."""
+
 UNTUNED = "gain, not tuned"
 """The measure of a tuned row that is of its method without tuning."""
-
-QUICK = " (quick, not the paper's setting)"
-"""Mark of each line of a table of the quick variant."""
 
 
 def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
@@ -47,8 +47,8 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
     legend += ", bold where our 95 % interval (Student's t) holds it" * any(one.within is not None for one in found)
     paragraphs = [
         f"# {recipe.title}",
-        f"{recipe.paper}; {recipe.source}. Made by {made}.",
-        f"**Less than in the paper:** {less}" if less else "",
+        f"{recipe.paper or NO_PAPER}; {recipe.source}. Made by {made}.",
+        f"**Less than in the {'paper' if recipe.paper else 'full table'}:** {less}" if less else "",
         recipe.note.strip(),
         CHOSEN.get(recipe.chosen, ""),
         f"**Found:** {recipe.found.strip()}" if recipe.found and any(one.ours for one in found) else "",
@@ -117,7 +117,7 @@ def _grid(
     if seeds:
         cells |= {(one.cell.row, "seeds"): str(len(one.ours)) for one in found if one.ours}
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    mark = QUICK if recipe.variant == "quick" else ""
+    mark = f" (quick, not {recipe.setting})" if recipe.variant == "quick" else ""
     return as_markdown(
         [corner, *columns], [[f"{row}{mark}", *(cells.get((row, one), "-") for one in columns)] for row in rows]
     )

@@ -247,8 +247,10 @@ class Recipe(_Varied):
 
     Parameters
     ----------
-    title, paper, source : str
-        Its title, the paper, and its place in the paper.
+    title : str
+        Its title.
+    paper, source : str
+        The paper, and the place in it. Without a paper: what the comparison is.
     needs : str
         Data that are not bundled, and where to get them.
     runs : str
@@ -291,7 +293,7 @@ class Recipe(_Varied):
     """
 
     title: Word
-    paper: Word
+    paper: Word = ""
     source: Word
     needs: Prose = ""
     runs: str = ""
@@ -363,6 +365,11 @@ class Recipe(_Varied):
     def compares_clients(self) -> bool:
         """Whether it needs each client's accuracy and that of the baseline."""
         return self.figure.kind == "gains" or any(measure.key in IMPACT for measure in self.measures.values())
+
+    @property
+    def setting(self) -> str:
+        """Whose setting the full variant has."""
+        return "the paper's setting" if self.paper else "the full table's setting"
 
     @property
     def has_short(self) -> bool:

@@ -8,19 +8,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, TypeVar
 
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.common.files import read_file, replace_file, writing
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.config import Value
-from hetfl_flwr.errors import ConfigError, RunFolderError, unknown
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import Client, Count, Fraction, first_problem
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, load_run
 from simulations.studies.jobs import Job
-from simulations.studies.reproduce.keys import CLIENTS, NUMBERS, PAYLOAD, check_value
+from simulations.studies.reproduce.keys import CLIENTS, NUMBERS, PAYLOAD, check_value, is_reported
 from simulations.studies.reproduce.recipe import Cell, Recipe, Settings, Word
 
 POINTS = 500
@@ -74,8 +74,16 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
             "records is read again from the folder under --out, or made again where that is gone"
         ) from None
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror}; move it away") from None
+        raise RunFolderError(
+            f"{path} cannot be read: {error.strerror}; move it away, or name another --results"
+        ) from None
     return found
+
+
+def locked(path: Path) -> BaseFileLock:
+    """Return a lock of a JSON Lines file, whose folder is made: other processes wait until it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
@@ -167,8 +175,7 @@ class Records:
         if self._path is None:
             self.add(made)
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._path.with_name(f".{self._path.name}.lock")):
+        with locked(self._path):
             for one in read_lines(self._path, Record):
                 self._runs.setdefault(_key(one.cell, one.seed, one.settings), one)
             self.add(made)
@@ -208,10 +215,7 @@ def course_name(y: str) -> str:
 
 
 def measured(run: Run, key: str) -> float | None:
-    """Return a figure of a run, or None if it has none or it is not finite.
-
-    Raises a `RunFolderError` if no run reports such a figure.
-    """
+    """Return a figure of a run, or None if it has none or it is not finite."""
     summary = run.summary
     where, _, name = key.rpartition(":")
     if name in NUMBERS:
@@ -222,8 +226,6 @@ def measured(run: Run, key: str) -> float | None:
         return (max(values) if where == "best" else values[-1]) if values else None
     if name == PAYLOAD:
         return float(summary["bytes_up"] + summary["bytes_down"])
-    if name not in summary:
-        raise RunFolderError(f"{run.folder}: {unknown('figure', key, summary)}")
     value = summary[name]  # type: ignore[literal-required]
     return None if value is None or not isfinite(value) else float(value)
 
@@ -251,6 +253,20 @@ def course(run: Run, y: str) -> Course:
             places.append(record.round)
             values.append(fmean(named) if own is None else float(own))
     return places, values
+
+
+def check_reported(name: str, recipe: Recipe, records: Sequence[Record], run: Run) -> None:
+    """Raise a `ConfigError` if none of the records has what a recipe measures or draws of clients.
+
+    The error names what clients have reported in a run.
+    """
+    measured = {key: [one.figures[key] for one in records] for key in recipe.keys}
+    drawn = {y: [one.courses[course_name(y)][1] for one in records] for y in recipe.figure.drawn}
+    for key, values in (measured | drawn).items():
+        if is_reported(key) and all(value in (None, []) for value in values):
+            clients = {int(client) for one in run.rounds for client in one.clients}
+            told = sorted({metric for one in run.rounds for scores in one.clients.values() for metric in scores})
+            raise ConfigError(f"{name}: no run has {key}: clients 0 to {max(clients)} report {', '.join(told)}")
 
 
 def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> list[str]:

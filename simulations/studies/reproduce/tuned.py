@@ -14,7 +14,7 @@ from hetfl_flwr.runs.record import Count, Fraction, Seconds
 from simulations.reports.terminal import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
-from simulations.studies.reproduce.records import Line, Versions, read_lines, write_lines
+from simulations.studies.reproduce.records import Line, Versions, locked, read_lines, write_lines
 from simulations.studies.tuning import Tuning, run_searches, search, usual_space
 
 SEED = 999
@@ -61,21 +61,36 @@ class Found(Line):
         return (self.cell, self.settings, self.trials) == (cell.folder, _asked(cell), cell.trials)
 
 
+class Findings:
+    """What tuning has found, stored in a file if there is a path. Results for other settings are kept."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known = read_lines(path, Found)
+
+    def of(self, cell: Cell) -> Found | None:
+        """Return the newest result for a cell with its settings, if there is one."""
+        return next((one for one in reversed(self._known) if one.is_of(cell)), None)
+
+    def add(self, found: Found) -> None:
+        """Add a result, and write the file, with what other processes have found since."""
+        self._known.append(found)
+        if self._path is not None:
+            with locked(self._path):
+                lines = {one.model_dump_json(): one for one in (*read_lines(self._path, Found), *self._known)}
+                write_lines(self._path, [lines[key] for key in sorted(lines)])
+
+
 def tune_cells(
-    cells: Sequence[Cell], kept: Path | None, folder: Path, backend: Backend, console: Console, *, only_known: bool
+    cells: Sequence[Cell], known: Findings, folder: Path, backend: Backend, console: Console, *, only_known: bool
 ) -> tuple[list[Cell], list[Found]]:
     """Return the cells with tuned settings, and the results of tuning; cells without ``trials`` are unchanged.
 
-    A cell without a result in the file `kept` is tuned in `folder`: its learning rate and the method's own weight
+    A cell without a known result is tuned in `folder`: its learning rate and the method's own weight
     (`simulations.studies.tuning.usual_space`), by validation samples, with `SEED`. With `only_known`, nothing is run.
-    Cells without a result are left out. Results for other settings stay in the file.
+    Cells without a result are left out.
     """
-    known = read_lines(kept, Found)
-
-    def found(cell: Cell) -> Found | None:
-        return next((one for one in reversed(known) if one.is_of(cell)), None)
-
-    asked = [cell for cell in cells if cell.trials and not found(cell) and not only_known]
+    asked = [cell for cell in cells if cell.trials and not known.of(cell) and not only_known]
     if asked:
         console.print(f"tuning {len(asked)} rows and columns: {sum(cell.trials for cell in asked)} settings")
     spaces = [usual_space(RunConfig.from_flat({**cell.settings, "seed": SEED})) for cell in asked]
@@ -87,9 +102,8 @@ def tune_cells(
         if isinstance(tuning, HetflError):
             console.print(f"{cell.name} could not be tuned, and has no run: {tuning}", style="red", markup=False)
         else:
-            known.append(_found(cell, tuning))
-            write_lines(kept, sorted(known, key=Found.model_dump_json))
-    pairs = [(cell, found(cell)) for cell in cells]
+            known.add(_found(cell, tuning))
+    pairs = [(cell, known.of(cell)) for cell in cells]
     with_values = [
         cell.model_copy(update={"settings": cell.settings | one.values}) if one else cell
         for cell, one in pairs

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from scipy.stats import ttest_rel
 
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
@@ -21,7 +21,7 @@ from simulations.studies.reproduce.page import as_markdown, counted, differences
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, course_name, measured, read_lines
-from simulations.studies.reproduce.tuned import Found
+from simulations.studies.reproduce.tuned import Findings, Found
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -295,7 +295,7 @@ def test_a_record_that_cannot_be_is_named_with_its_line_and_what_to_do(tmp_path,
 
 def test_a_pipe_in_place_of_records_is_not_waited_for(tmp_path, refusal):
     os.mkfifo(tmp_path / "small.jsonl")
-    assert "it is no file; move it away" in refusal(RunFolderError, Records, tmp_path / "small.jsonl")
+    assert "it is not a regular file; move it away" in refusal(RunFolderError, Records, tmp_path / "small.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,27 @@ def test_a_line_in_a_name_stays_within_its_cell():
     assert as_markdown(["row", "a|b"], [["x | y", "1"]]) == "| row | a\\|b |\n| --- | --: |\n| x \\| y | 1 |"
 
 
+def test_two_processes_that_tune_keep_each_others_findings(tmp_path):
+    (line, other, *_) = read_lines(RESULTS / "which-method-tuned.jsonl", Found)
+    path = tmp_path / "small-tuned.jsonl"
+    first, second = Findings(path), Findings(path)
+    first.add(line)
+    second.add(other)
+    assert read_lines(path, Found) == [line, other]
+
+
 def test_without_a_record_a_report_writes_nothing(run_recipe):
     whole, folder, said = run_recipe(report_only=True)
     assert (whole, "no run of it is recorded" in said, folder.exists()) == (False, True, False)
+
+
+@pytest.mark.slow
+def test_without_its_data_a_recipe_says_what_it_needs_and_writes_no_page(recipe, run_recipe):
+    text = RECIPE.replace("seeds = 2", 'seeds = 1\nneeds = "a folder of UCI\'s data"')
+    recipe.write_text(text.replace("clients = 2", 'clients = 2\ndataset = "har"'))
+    whole, folder, said = run_recipe(only=["FedHe"])
+    assert (whole, (folder / "table.md").exists(), "Less than" in said) == (False, False, False)
+    assert "needs a folder of UCI's data" in said
 
 
 def test_names_that_share_a_folder_are_refused(recipe):
@@ -478,6 +496,76 @@ def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curve
     )
     draw(small, found, [], records, tmp_path / "claim.png")
     assert (tmp_path / "claim.png").stat().st_size > 10_000
+
+
+def test_a_row_without_a_curve_takes_nothing_from_the_others(recipe, tmp_path):
+    recipe.write_text(RECIPE.replace("seeds = 2", 'figure = { kind = "curves", y = ["eta"] }'))
+    small = load(str(recipe))
+    curves = {"fedhe": ([0, 1], [0.25, 0.5]), "private": ([], [])}
+    records = [
+        recorded(cell, [50])[0].model_copy(update={"courses": {course_name("eta"): curves[cell]}}) for cell in curves
+    ]
+    cells = list(small.cells())
+    assert last_rise(small, cells, records) == (0.25, "FedHe")
+    draw(small, outcomes(small, cells, records), [], records, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"accuracy"', '"last:acuracy"', "no run has last:acuracy: clients 0 to 1 report accuracy,"),
+        ('"accuracy"', '"client-7:accuracy"', "no run has client-7:accuracy: clients 0 to 1 report"),
+        ("seeds = 2", 'seeds = 2\nfigure = { kind = "curves", y = ["acuracy"] }', "no run has acuracy: "),
+    ],
+)
+def test_what_no_client_reports_is_refused_once_each_row_has_a_run(
+    recipe, run_recipe, tmp_path, refusal, old, new, said
+):
+    recipe.write_text(RECIPE.replace(old, new, 1))
+    assert said in refusal(ConfigError, run_recipe)
+    made = sorted(path.parent.name for path in (tmp_path / "out").glob("small/runs/*/*/summary.json"))
+    assert made == ["seed-0", "seed-0"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seed", 1), ("output-dir", "there"), ("resume", True), ("models", "nope"), ("learning-rat", 1.0)],
+)
+def test_settings_of_the_command_that_no_run_can_have_are_refused_before_the_first(
+    run_recipe, tmp_path, refusal, key, value
+):
+    assert str(value if key == "models" else key) in refusal(HetflError, run_recipe, extra={key: value})
+    assert not (tmp_path / "out").exists()
+
+
+def test_records_of_all_recipes_are_read_before_the_first_run(recipe, tmp_path, refusal):
+    second = tmp_path / "second.toml"
+    second.write_text(RECIPE)
+    (tmp_path / "second.jsonl").write_text("{")
+    request = Request(tmp_path / "out", results=tmp_path)
+    line = refusal(RunFolderError, reproduce, [str(recipe), str(second)], request, Console(file=StringIO()))
+    assert ("second.jsonl, line 1" in line, (tmp_path / "out").exists()) == (True, False)
+
+
+def test_a_recipe_of_which_no_cell_was_asked_for_is_left_out(recipe, run_recipe, tmp_path, monkeypatch):
+    other = tmp_path / "other.toml"
+    other.write_text(RECIPE.replace("FedHe", "Third"))
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    request, said = Request(tmp_path / "out", only=["Third"], report_only=True), StringIO()
+    assert reproduce([str(recipe), str(other)], request, Console(file=said))
+    assert not (tmp_path / "out" / "small").exists()
+
+
+def test_a_comparison_of_our_own_is_not_less_than_a_paper(recipe, run_recipe, monkeypatch):
+    recipe.write_text(RECIPE.replace('paper = "A. Author, A Paper, 2021"\n', ""))
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    _, folder, _ = run_recipe(only=["Private"], variant="quick", report_only=True)
+    text = (folder / "table.md").read_text()
+    assert "# Small table: quick variant, not the full table's setting\n\nNo paper's; Table 1. Made by" in text
+    assert "**Less than in the full table:** rounds = 1 for 3; 1 of 2 cells." in text
+    assert "| Private (quick, not the full table's setting) |" in text
 
 
 def recorded(cell, accuracies):

@@ -1,5 +1,6 @@
 """Sweeps: what a text stands for, which runs there are, that they go on, and that what is wrong is said before."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.runs.lock import FolderLock
 from simulations.reports.doubts import too_short
 from simulations.reports.runs import Run, group_runs, load_run
 from simulations.studies.backends import LocalBackend, run_one
@@ -161,6 +163,13 @@ def test_a_line_of_a_run_names_the_run(tmp_path, capsys):
     assert [run_one(Job(f"local seed={s}", tmp_path / str(s), {**settings, "seed": s})) for s in (0, 1)] == ["", ""]
     lines = [line for line in capsys.readouterr().err.splitlines() if "Failing" in line]
     assert [line.split(": ")[1] for line in lines] == ["local seed=0", "local seed=1"]
+
+
+def test_a_run_that_another_process_makes_is_waited_for_and_not_put_elsewhere(tmp_path):
+    lock = FolderLock(tmp_path, run=1)
+    said = run_one(Job("fedhe", tmp_path, SMALL))
+    lock.release()
+    assert (f"process {os.getpid()} on " in said, "wait for its end" in said, "folder" in said) == (True, True, False)
 
 
 @pytest.mark.slow
