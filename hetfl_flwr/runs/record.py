@@ -103,8 +103,9 @@ class Round:
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
     (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` or a
     simulated link is set. `QUALITIES` are means over the clients; ``classes`` is what each has measured class by class.
-    ``not_averaged`` are the clients whose uploads a robust average has left out, in part or in full: it does so in each
-    round, also if all are honest, so they are not failures.
+    ``failures`` are answers that did not come, or were refused. An upload that is as declared and is left out is no
+    failure, as an honest client's may be: ``outliers`` are those that the guard has left out, ``not_averaged`` are the
+    clients whose uploads a robust average has left out, in part or in full.
     """
 
     round: Count
@@ -130,7 +131,13 @@ class Round:
     auc: Fraction | None = None
     majority: Fraction | None = None
     classes: dict[ClientKey, PerClass] = field(default_factory=dict)
+    outliers: list[Failure] = field(default_factory=list)
     not_averaged: list[Client] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> int:
+        """The number of uploads that the guard or a robust average has left out."""
+        return len(self.outliers) + len(self.not_averaged)
 
 
 class ClientRecord(TypedDict):
@@ -187,12 +194,13 @@ def name_of(client: ClientRecord) -> str:
 class Summary(TypedDict):
     """The contents of ``summary.json``; None where a figure has no meaning or is not known.
 
-    Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost. ``costs`` of training are
-    summed over the clients as well; of bytes of memory they are the largest. ``recall`` is that of each class, by name,
-    the mean over the clients that have test samples of it. ``versions`` is what the bits of a result depend on besides
-    the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run config's.
-    ``earlier_versions`` are those that a resumed run was made with before. ``warnings`` are findings on the clients'
-    data that may make the results wrong, a line each, such as a column that one client calls otherwise.
+    Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost; ``left_out`` is that of
+    `Round.left_out`. ``costs`` of training are summed over the clients as well; of bytes of memory they are the
+    largest. ``recall`` is that of each class, by name, the mean over the clients that have test samples of it.
+    ``versions`` is what the bits of a result depend on besides the settings: see
+    `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run config's. ``earlier_versions`` are
+    those that a resumed run was made with before. ``warnings`` are findings on the clients' data that may make the
+    results wrong, a line each, such as a column that one client calls otherwise.
     """
 
     algorithm: str
@@ -213,6 +221,7 @@ class Summary(TypedDict):
     wire_down: Count
     seconds: Seconds
     failures: Count
+    left_out: NotRequired[Count]
     balanced_accuracy: Fraction | None
     macro_f1: Fraction | None
     auc: Fraction | None
@@ -252,6 +261,7 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
         **{name: sum(getattr(entry, name) for entry in rounds) for name in sums},
         "seconds": round(sum(entry.seconds for entry in rounds), 3),
         "failures": sum(len(entry.failures) for entry in rounds),
+        "left_out": sum(entry.left_out for entry in rounds),
         **({"costs": costs} if costs else {}),
     }
 

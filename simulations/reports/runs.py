@@ -244,7 +244,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 FIGURES = (
     *("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority", "global_accuracy", "acc", "bwt", "fwt"),
-    *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
+    *("bytes_up", "bytes_down", "seconds", "failures", "left_out", "epsilon"),
 )
 """Values of ``summary.json`` that are compared between runs."""
 

@@ -38,13 +38,13 @@ from strategies.fedhe import FedHe
 
 SUMMARY = (
     "algorithm dataset clients rounds seed engine accuracy acc bwt fwt global_accuracy best_validation_accuracy "
-    "bytes_up bytes_down wire_up wire_down seconds failures balanced_accuracy macro_f1 auc majority "
+    "bytes_up bytes_down wire_up wire_down seconds failures left_out balanced_accuracy macro_f1 auc majority "
     "accuracy_per_client epsilon noise_source versions recall"
 )
 ROUND = (
     "round seconds accuracy global_accuracy validation_accuracy acc bwt fwt clock numbers_up numbers_down bytes_up "
     "bytes_down wire_up wire_down evaluation_wire clients failures balanced_accuracy macro_f1 auc majority classes "
-    "not_averaged"
+    "outliers not_averaged"
 )
 MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
 
