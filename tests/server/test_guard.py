@@ -502,6 +502,7 @@ def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_p
         [failure] = entry["failures"]
         assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")
         assert "array 'inputs, column 3' has size" in failure["reason"]
+        assert failure["reason"].endswith("public samples are refused; outlier-factor = 0 lets them pass")
     assert all("train-loss" in rounds[-1]["clients"][other] for other in "023")
 
 
