@@ -497,7 +497,7 @@ class RunConfig(BaseModel):
     in the documentation of its server side. Of no effect where nothing is exchanged."""
 
     outlier_factor: Annotated[float, Field(ge=0), AfterValidator(_check_outlier_factor)] = 5.0
-    """Set an upload aside if one of its arrays is more than this many times as large as the median client's (and more
+    """Leave an upload out if one of its arrays is more than this many times as large as the median client's (and more
     than three standard deviations away). 1 or more; 0: off."""
 
     evaluate_every: Positive = 1

@@ -91,9 +91,9 @@ class RunFolderError(HetflError):
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of one client in one round; `client_id` is ``partition`` in the files of a run folder.
+    """Why an answer of one client was not used in a round: it failed, or the guard has left its upload out.
 
-    It is -1 where the client is unknown.
+    `client_id` is ``partition`` in the files of a run folder, and -1 where the client is unknown.
     """
 
     client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]

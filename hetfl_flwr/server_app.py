@@ -116,7 +116,7 @@ def _check_processes(number: int, played: RoundResult, results: RunFolder) -> No
 def _too_few(number: int, played: RoundResult, config: RunConfig) -> TooFewClients:
     good, wanted = len(played.trained.replies), config.min_clients
     few = f"only {played.able} clients could be asked to train"
-    reasons = [failure.reason for failure in played.trained.failures]
+    reasons = [one.reason for one in (*played.trained.failures, *played.trained.outliers)]
     causes = {reason.partition(": ")[2] for reason in reasons}
     why = f"{len(reasons)} clients: {causes.pop()}" if len(reasons) > 1 == len(causes) else "; ".join(reasons[:3])
     return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {why or few}")

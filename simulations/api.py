@@ -210,10 +210,11 @@ class Result:
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """One row per round, from 0, before any training: accuracies, bytes, seconds, number of failures."""
-        own = ("clients", "classes", "failures")
+        """One row per round, from 0, before any training: accuracies, bytes, seconds, failures and uploads left out."""
+        own = ("clients", "classes", "failures", "outliers", "not_averaged")
         rows = [
-            {key: value for key, value in vars(record).items() if key not in own} | {"failures": len(record.failures)}
+            {key: value for key, value in vars(record).items() if key not in own}
+            | {"failures": len(record.failures), "left_out": record.left_out}
             for record in self._run.rounds
         ]
         return _frame(rows)

@@ -74,8 +74,9 @@ class Ledger:
             **asdict(_total(trained.traffic.values())),
             evaluation_wire=evaluation.wire_up + evaluation.wire_down,
             clients=clients,
-            failures=[*played.left_out, *trained.failures, *evaluated.failures],
+            failures=[*played.noted, *trained.failures, *evaluated.failures],
             classes={str(one.client_id): cast(PerClass, one.classes) for one in evaluated.replies if one.classes},
+            outliers=trained.outliers,
             not_averaged=played.not_averaged,
         )
         if measured:

@@ -121,7 +121,7 @@ class Watch(RoundCallback):
     def round(self, entry: Round) -> None:
         """Show one round."""
         self._bytes += entry.bytes_up + entry.bytes_down
-        for failure in entry.failures:
+        for failure in (*entry.failures, *entry.outliers):
             if FLOWER_LOGGER.isEnabledFor(WARNING):
                 where = f"client={failure.client_id} node={failure.node} stage={failure.stage!r}"
                 log(WARNING, "round=%d %s reason=%r", entry.round, where, failure.reason)
@@ -132,7 +132,7 @@ class Watch(RoundCallback):
             self._bar.update(entry.round, figures=", ".join([*accuracy, decimal(self._bytes)]))
         log(
             INFO,
-            "round=%d/%d accuracy=%s bytes_up=%d bytes_down=%d seconds=%.3f failures=%d",
+            "round=%d/%d accuracy=%s bytes_up=%d bytes_down=%d seconds=%.3f failures=%d left_out=%d",
             entry.round,
             self._rounds,
             "-" if entry.accuracy is None else f"{entry.accuracy:.4f}",
@@ -140,6 +140,7 @@ class Watch(RoundCallback):
             entry.bytes_down,
             entry.seconds,
             len(entry.failures),
+            entry.left_out,
         )
 
 

@@ -104,9 +104,10 @@ class Round:
     model that all clients share (`global_accuracy`). Where the data has domains, `acc` is the accuracy on all domains,
     `bwt` on the client's own domain and `fwt` on the other domains. None: not measured in this round. ``clock`` is
     simulated time in seconds, set where ``client-seconds`` or a simulated link is configured. `QUALITIES` are means
-    over the clients, and ``classes`` has each client's per-class metrics. ``not_averaged`` are the clients whose
-    uploads a robust average excluded, in part or in full. It excludes some in every round, even if all clients are
-    honest, so they do not count as failures.
+    over the clients, and ``classes`` has each client's per-class metrics. ``failures`` are replies that did not arrive
+    or were refused. Valid uploads that the server leaves out are no failures, since those of honest clients may be
+    among them: ``outliers`` are those that the guard left out, ``not_averaged`` the clients whose uploads a robust
+    average excluded, in part or in full.
     """
 
     round: Count
@@ -132,7 +133,13 @@ class Round:
     auc: Fraction | None = None
     majority: Fraction | None = None
     classes: dict[ClientKey, PerClass] = field(default_factory=dict)
+    outliers: list[Failure] = field(default_factory=list)
     not_averaged: list[Client] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> int:
+        """The number of uploads that the guard or a robust average has left out."""
+        return len(self.outliers) + len(self.not_averaged)
 
 
 class ClientRecord(TypedDict):
@@ -189,7 +196,8 @@ def name_of(client: ClientRecord) -> str:
 class Summary(TypedDict):
     """The contents of ``summary.json``; None where a figure is unknown or does not apply.
 
-    Sums are over the lines of ``rounds.jsonl``, which lacks the lines of `lost_rounds`. ``costs`` of training are also
+    Sums are over the lines of ``rounds.jsonl``, which lacks the lines of `lost_rounds`; ``left_out`` is the sum of
+    `Round.left_out`. ``costs`` of training are also
     summed over the clients, except memory in bytes, which is the maximum. ``recall`` maps each class name to the mean
     recall over the clients that have test samples of the class. ``versions`` is what the bits of a result depend on
     besides the settings (see `hetfl_flwr.common.versions.environment`), with ``threads`` and ``device`` from the run
@@ -215,6 +223,7 @@ class Summary(TypedDict):
     wire_down: Count
     seconds: Seconds
     failures: Count
+    left_out: NotRequired[Count]
     balanced_accuracy: Fraction | None
     macro_f1: Fraction | None
     auc: Fraction | None
@@ -254,6 +263,7 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
         **{name: sum(getattr(entry, name) for entry in rounds) for name in sums},
         "seconds": round(sum(entry.seconds for entry in rounds), 3),
         "failures": sum(len(entry.failures) for entry in rounds),
+        "left_out": sum(entry.left_out for entry in rounds),
         **({"costs": costs} if costs else {}),
     }
 

@@ -191,7 +191,7 @@ class MLflow(Tracker):
 PROMETHEUS_FILE = "metrics.prom"
 """File name in the run folder. In ``PROMETHEUS_TEXTFILE_DIR``, the file is named after the run folder."""
 
-SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "seconds")
+SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "left_out", "seconds")
 """Numbers that are Prometheus counters over the rounds; all others are gauges."""
 
 UNITS: Mapping[str, str] = {
@@ -359,7 +359,7 @@ def scalars(entry: Round) -> Scalars:
     numbers: Scalars = {
         name: value for name, value in vars(entry).items() if isinstance(value, int | float) and name != "round"
     }
-    numbers["failures"] = len(entry.failures)
+    numbers |= {"failures": len(entry.failures), "left_out": entry.left_out}
     clients = {client: _underscored(own) for client, own in entry.clients.items()}
     for loss in sorted({key for own in clients.values() for key in own if key.endswith("loss")}):
         numbers[loss] = mean(own[loss] for own in clients.values() if loss in own) or 0.0

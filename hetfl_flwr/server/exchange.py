@@ -252,6 +252,8 @@ class Outcome:
     """The valid replies."""
     failures: list[Failure] = field(default_factory=list)
     """Why others are invalid, or missing."""
+    outliers: list[Failure] = field(default_factory=list)
+    """Why the guard has left others out."""
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """What it cost."""
     sizes: dict[int, Sizes] = field(default_factory=dict)
@@ -260,18 +262,31 @@ class Outcome:
     def ordered(self) -> "Outcome":
         """Return the outcome sorted by client, in whatever order replies came."""
         by = attrgetter("client_id")
-        return Outcome(sorted(self.replies, key=by), sorted(self.failures, key=by), dict(sorted(self.traffic.items())))
+        return Outcome(
+            sorted(self.replies, key=by),
+            sorted(self.failures, key=by),
+            sorted(self.outliers, key=by),
+            dict(sorted(self.traffic.items())),
+        )
 
     def add(self, other: "Outcome") -> None:
-        """Add the failures and the cost of another exchange, whose replies have been used."""
+        """Add the failures, the outliers and the cost of another exchange, whose replies have been used."""
         self.failures += other.failures
+        self.outliers += other.outliers
         for client_id, traffic in other.traffic.items():
             self.traffic.setdefault(client_id, Traffic()).add(traffic)
 
     def fail(self, member: Member, stage: str, why: str) -> None:
         """Record that a client has sent nothing valid."""
-        line = printable(why, LONGEST_REASON)
-        self.failures.append(Failure(member.client_id, stage, line, member.node))
+        self.failures.append(_failure(member, stage, why))
+
+    def leave_out(self, member: Member, stage: str, why: str) -> None:
+        """Record that the guard has left a client's upload out."""
+        self.outliers.append(_failure(member, stage, why))
+
+
+def _failure(member: Member, stage: str, why: str) -> Failure:
+    return Failure(member.client_id, stage, printable(why, LONGEST_REASON), member.node)
 
 
 @dataclass(frozen=True)
@@ -396,7 +411,7 @@ class Exchange(ABC):
         return free
 
     def reject_outliers(self, result: Outcome, kind: str) -> None:
-        """Move replies whose uploads are far larger than those of others from the good ones to the failures."""
+        """Move replies whose uploads are far larger than those of others from the good ones to the outliers."""
         here = self.roster.client_ids()
         self.guard.keep(here)
         far = self.guard.reject_outliers(result.sizes, others_follow=len(here) >= MIN_KNOWN)
@@ -406,7 +421,7 @@ class Exchange(ABC):
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
             line = f"{members[client_id]}: {why}: left out (outlier-factor = {self.config.outlier_factor:g})"
-            result.fail(members[client_id], kind, line)
+            result.leave_out(members[client_id], kind, line)
 
     def expected(self, sent: Request) -> Expected:
         """Return what the answer to a message is checked against; computed once until a client comes or goes."""

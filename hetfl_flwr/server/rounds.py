@@ -33,8 +33,8 @@ class RoundResult:
     """The server state after it."""
     trained: Outcome = field(default_factory=Outcome)
     evaluated: Outcome = field(default_factory=Outcome)
-    """Replies, failures and cost of training (with the sharing of public samples) and of evaluation."""
-    left_out: list[Failure] = field(default_factory=list)
+    """Replies, failures, outliers and cost of training (with the sharing of public samples) and of evaluation."""
+    noted: list[Failure] = field(default_factory=list)
     """Clients that have left, could not take part, or rejoined without what they had learned."""
     able: int = 0
     """How many clients could be asked to train."""
@@ -86,8 +86,8 @@ class Rounds(ABC):
         """
         if is_stopped(self.federation.grid):
             raise Interrupted
-        played = RoundResult(arrays, left_out=self._registration.notes())
-        played.left_out += self._registration.welcome(number, self._strategy.check)
+        played = RoundResult(arrays, noted=self._registration.notes())
+        played.noted += self._registration.welcome(number, self._strategy.check)
         with read_only(), self.federation.generators_lent():
             self._play(number, played)
         if len(played.trained.replies) < self._config.min_clients:

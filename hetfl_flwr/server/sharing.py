@@ -62,7 +62,8 @@ class SampleSharing:
         far = guard.reject_outliers({client_id: measure_rows(block["inputs"]) for client_id, block in came.items()})
         for member, _ in asked:
             if why := far.get(member.client_id):
-                collected.fail(member, STAGES[SHARE], f"{member}: {why}")
+                line = f"{member}: {why}: its public samples are refused; outlier-factor = 0 lets them pass"
+                collected.fail(member, STAGES[SHARE], line)
                 del came[member.client_id]
         if came:
             self._roster.public_samples = dict(sorted({**known, **came}.items()))

@@ -175,11 +175,11 @@ def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
 
 
 def _failures(run: Run) -> Iterator[Table]:
-    """Yield a table of failures and refused uploads, grouped by reason, if there are any."""
+    """Yield a table of failures and outliers, grouped by reason, if there are any."""
     rows = [
         (record.round, failure.client_id, failure.stage, " ".join(failure.reason.split()))
         for record in run.rounds
-        for failure in record.failures
+        for failure in (*record.failures, *record.outliers)
     ]
     if not rows:
         return
@@ -189,7 +189,7 @@ def _failures(run: Run) -> Iterator[Table]:
     cells = found[each.columns][:MAX_FAILURES]
     cells["client"] = [called(key, names.get(key, "")) if key >= 0 else NOTHING for key in cells.client]
     notes = [f"And {len(found) - MAX_FAILURES:,} more in rounds.jsonl."] if len(found) > MAX_FAILURES else []
-    yield cells_table("Failures and refused uploads", cells, words=set(cells), notes=notes)
+    yield cells_table("Failures and uploads left out", cells, words=set(cells), notes=notes)
 
 
 def spans(rounds: Sequence[int]) -> str:

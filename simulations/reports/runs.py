@@ -159,7 +159,7 @@ def _mismatch(
         if clients is not None and len(until) == len(rounds):  # else the clients can be of a later checkpoint
             accuracies = [client["accuracy"] for client in clients]
             entries.append(("accuracy_per_client", accuracies, CLIENTS_FILE))
-    differing = ((key, file) for key, value, file in entries if summary[key] != value)  # type: ignore[literal-required]
+    differing = ((key, file) for key, value, file in entries if summary.get(key, value) != value)
     return next((f"{key} in {SUMMARY_FILE} and in {file}" for key, file in differing), "")
 
 
@@ -272,7 +272,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 FIGURES = (
     *("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority", "global_accuracy", "acc", "bwt", "fwt"),
-    *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
+    *("bytes_up", "bytes_down", "seconds", "failures", "left_out", "epsilon"),
 )
 """Values of ``summary.json`` that are compared between runs."""
 

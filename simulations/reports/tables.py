@@ -28,6 +28,7 @@ EPSILON_NOTE = (
     "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
     "says where the noise came from."
 )
+LEFT_OUT_NOTE = "uploads that the guard (outlier-factor) or a robust average has left out; these are no failures."
 MAX_FAILURES, MAX_CLASSES = 10, 5
 UNEQUAL_KEYS = (
     *("rounds", "partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
@@ -52,7 +53,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 
 
 def summary_table(run: Run) -> Table:
-    """Return the results of one run, one per row, with the reasons of the first failures."""
+    """Return the results of one run, one per row, with the reasons of the first failures and outliers."""
     shown, (best, best_note, chosen) = run.summary, best_of([run])
     facts = {
         "algorithm": shown["algorithm"],
@@ -75,13 +76,16 @@ def summary_table(run: Run) -> Table:
         "costs": cost_line(shown.get("costs", {})) or None,
         "seconds": _seconds(shown["seconds"]),
         "failures": thousands(shown["failures"]),
+        "left out": thousands(shown["left_out"]) if shown.get("left_out") else None,
         "privacy": privacy(run),
     }
-    failures = [
-        f"round {one.round}: {' '.join(failure.reason.split())}" for one in run.rounds for failure in one.failures
+    reasons = [
+        f"round {one.round}: {' '.join(failure.reason.split())}"
+        for one in run.rounds
+        for failure in (*one.failures, *one.outliers)
     ]
     rows = [(name, value) for name, value in facts.items() if value is not None]
-    rows += [("", line) for line in first(failures, MAX_FAILURES, "and {:,} more in rounds.jsonl")]
+    rows += [("", line) for line in first(reasons, MAX_FAILURES, "and {:,} more in rounds.jsonl")]
     rows += [("note", note) for note in notes(run)]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
     below = [best_note, "Accuracy: mean ± standard deviation over clients."]
@@ -124,6 +128,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     goal, (best, best_note, chosen) = _target(runs, target), best_of(runs)
     to_goal = f"payload to reach {'target' if goal is None else f'{percent(goal)} %'}"
     to_clock = to_goal.replace("payload", "clock")
+    some_left_out = any(run.summary.get("left_out") for run in runs)
     columns: dict[str, Callable[[Group], str | None]] = {
         "algorithm": lambda group: group.label,
         **{name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1},
@@ -141,7 +146,8 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         to_goal: lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
         to_clock: lambda group: _reached(group, goal, "clock", _seconds),
         "seconds": lambda group: _seconds(fmean(group.values("seconds"))),
-        "failed": lambda group: _listed(group.values("failures")),
+        "failures": lambda group: _listed(group.values("failures")),
+        "left out": lambda group: _listed(known(group.values("left_out"))) if some_left_out else None,
         "epsilon": lambda group: f"{max(found):.3g}" if (found := known(group.values("epsilon"))) else None,
     }
     below = [unequal_terms(groups), best_note]
@@ -149,6 +155,8 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         below.append(f"{percent(goal)} %: 95 % of the lowest best accuracy; --target sets another.")
     if any(_has_clock(group) for group in groups):
         below.append("Clock: simulated seconds; seconds: of this machine.")
+    if some_left_out:
+        below.append(f"Left out: {LEFT_OUT_NOTE}")
     if any(run.summary.get("epsilon") is not None for run in runs):
         below.append(f"Epsilon: {EPSILON_NOTE}")
     below.append("Accuracy: mean ± standard deviation over clients. Payload, wire: up + down.")

@@ -18,7 +18,7 @@ from simulations.reports.runs import Run, known, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
 MAX_REASONS = 5
-"""Number of failures shown, the newest ones."""
+"""Number of failures and outliers shown, the newest ones."""
 
 NAME_WIDTH, GAP = 16, 4
 """Width of a name or model in a terminal, and of the gap between two blocks of clients, in characters."""
@@ -52,7 +52,9 @@ class RunState:
         done, reached = rounds[-1].round if rounds else 0, figures_of(rounds)
         recent = [one.seconds for one in rounds[-RECENT:] if one.round]
         pace = fmean(recent) if recent and not self.ended else None
-        reasons = [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures]
+        reasons = [
+            {"round": one.round, "reason": noted.reason} for one in rounds for noted in (*one.failures, *one.outliers)
+        ]
         return {
             "run": self.run.name,
             "state": "running" if self.writer else "ended" if done >= wanted else "stopped",
@@ -61,6 +63,7 @@ class RunState:
             "accuracy": reached["accuracy"],
             "bytes": reached["bytes_up"] + reached["bytes_down"],
             "failures": reached["failures"],
+            "left_out": reached["left_out"],
             "seconds_a_round": pace,
             "seconds_left": None if pace is None else (wanted - done) * pace,
             "writer": self.writer or None,
@@ -77,13 +80,14 @@ class RunState:
         words += [f"accuracy {percent(facts['accuracy'])} %"] if facts["accuracy"] is not None else []
         words += [f"{byte_size(facts['bytes'])} of payload"]
         words += [f"{facts['failures']} failure{'s' * (facts['failures'] != 1)}"] if facts["failures"] else []
+        words += [f"{facts['left_out']} upload{'s' * (facts['left_out'] != 1)} left out"] if facts["left_out"] else []
         if facts["seconds_a_round"] is not None:
             words += [f"{facts['seconds_a_round']:.1f} s a round", f"about {facts['seconds_left']:.0f} s left"]
         words += [] if facts["state"] == "running" else [facts["state"]]
         return ", ".join(words) + (f"; {facts['resume']}" if facts["resume"] else "")
 
     def shown(self, console: Console) -> Group:
-        """Return the line, the writer, a summary of all clients, the newest failures, and one row per client.
+        """Return the line, the writer, a summary of all clients, the newest failures and outliers, and their rows.
 
         In a terminal, only as many rows as fit on the screen, side by side if it is wide, and the number of clients
         that are left out.
@@ -122,11 +126,14 @@ class RunState:
         rows: dict[int, Row] = {}
         for client in self.run.clients:
             own = {"client": client["partition"], "name": name_of(client) or None, "model": client["model"] or None}
-            rows[client["partition"]] = own | {"last_round": None, "accuracy": None, "failures": 0}
+            rows[client["partition"]] = own | {"last_round": None, "accuracy": None, "failures": 0, "left_out": 0}
         for one in self.run.rounds:
             for failure in one.failures:
                 if failure.client_id in rows:
                     rows[failure.client_id]["failures"] += 1
+            for client_id in (*(outlier.client_id for outlier in one.outliers), *one.not_averaged):
+                if client_id in rows:
+                    rows[client_id]["left_out"] += 1
             for key, scores in one.clients.items():
                 if row := rows.get(int(key)):
                     row |= {"last_round": one.round, "accuracy": scores.get("accuracy", row["accuracy"])}
@@ -141,6 +148,7 @@ def _urgency(row: Row) -> tuple[float, ...]:
 
 def _client_table(clients: Sequence[Row]) -> Table:
     """Return one row per client."""
+    some_left_out = any(row["left_out"] for row in clients)
     columns: dict[str, Callable[[Row], str | None]] = {
         "client": lambda row: str(row["client"]),
         "name": lambda row: row["name"],
@@ -148,6 +156,7 @@ def _client_table(clients: Sequence[Row]) -> Table:
         "round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
         "accuracy %": lambda row: percent(row["accuracy"]),
         "failures": lambda row: str(row["failures"]),
+        "left out": lambda row: str(row["left_out"]) if some_left_out else None,
     }
     table = table_of("", columns, clients, words={"name", "model"}, notes=[])
     table.title = table.caption = None

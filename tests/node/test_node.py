@@ -1,13 +1,16 @@
 import os
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Context
+from torch import nn
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.methods import chosen
 from hetfl_flwr.node.holder import forget, holder_of
@@ -120,6 +123,34 @@ def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, said_i
 
     monkeypatch.setattr(chosen(config).client, "learn", broken)
     assert len(said_in_both(config, play)) == 2
+
+
+def resting(spec: DataSpec) -> nn.Module:
+    """Return a model of a user's, in evaluation mode."""
+    layers = (
+        nn.Flatten(),
+        nn.Linear(prod(spec.shape), 8),
+        nn.BatchNorm1d(8),
+        nn.Dropout(0.5),
+        nn.Linear(8, spec.classes),
+    )
+    return nn.Sequential(*layers).eval()
+
+
+def test_a_model_that_is_given_in_evaluation_mode_is_trained_in_training_mode(make_config, make_context, monkeypatch):
+    """In each round, also after it was measured: dropout drops, and the statistics of batch norm go on."""
+    config = make_config(algorithm="local", models="test_node:resting")
+    context, learn, modes = make_context(config), chosen(config).client.learn, list[set[bool]]()
+
+    def watched(self, download, round):
+        modes.append({layer.training for layer in self.node.model.modules()})
+        return learn(self, download, round)
+
+    monkeypatch.setattr(chosen(config).client, "learn", watched)
+    for round in (1, 2):
+        holder_of(context).train({}, round)
+        holder_of(context).measure({}, round)
+    assert modes == [{True}, {True}]
 
 
 def test_a_client_that_stays_drops_the_moments_that_a_round_has_not_asked_for(make_config, said_in_both, monkeypatch):

@@ -25,7 +25,7 @@ from hetfl_flwr.errors import (
     TooFewClients,
 )
 from hetfl_flwr.methods import resolve
-from hetfl_flwr.runs import resuming
+from hetfl_flwr.runs import checkpoint, resuming
 from hetfl_flwr.runs.callbacks import RoundCallback, added
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, round_of
 from hetfl_flwr.runs.folder import RunFolder
@@ -38,13 +38,13 @@ from strategies.fedhe import FedHe
 
 SUMMARY = (
     "algorithm dataset clients rounds seed engine accuracy acc bwt fwt global_accuracy best_validation_accuracy "
-    "bytes_up bytes_down wire_up wire_down seconds failures balanced_accuracy macro_f1 auc majority "
+    "bytes_up bytes_down wire_up wire_down seconds failures left_out balanced_accuracy macro_f1 auc majority "
     "accuracy_per_client epsilon noise_source versions recall"
 )
 ROUND = (
     "round seconds accuracy global_accuracy validation_accuracy acc bwt fwt clock numbers_up numbers_down bytes_up "
     "bytes_down wire_up wire_down evaluation_wire clients failures balanced_accuracy macro_f1 auc majority classes "
-    "not_averaged"
+    "outliers not_averaged"
 )
 MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
 
@@ -92,6 +92,18 @@ def test_the_figures_of_a_run_by_hand(finished):
     for client, own in zip(clients, "01", strict=True):
         assert (client["accuracy_before"], client["accuracy"]) == (first[own]["accuracy"], last[own]["accuracy"])
     assert sum(client[part] for client in clients for part in ("train", "validation", "test")) == 1797
+
+
+def test_a_checkpoint_compares_the_server_state_only_with_downloads_that_are_none_of_it(monkeypatch):
+    """What is compared are digests; an array that is the server's own has none."""
+    digested, state = list[int](), {"a": np.zeros(2), "b": np.ones(3)}
+    bits = checkpoint._bits
+    monkeypatch.setattr(checkpoint, "_bits", lambda array: digested.append(id(array)) or bits(array))
+    assert checkpoint.pooled(state, [(0, state), (1, {"c": state["b"]})])[0] == {}
+    assert digested == []
+    pool, sent = checkpoint.pooled(state, [(0, {"a": state["a"]}), (1, {"a": np.zeros(2)}), (2, {"a": np.ones(2)})])
+    assert (len(digested), len(pool)) == (4, 1)  # the two of the state, once, and the two that are none of it
+    assert [clients for clients, _ in sent] == [[0, 1], [2]]
 
 
 def test_the_config_in_the_folder_is_enough_to_run_it_again(finished, tmp_path, run_federation):

@@ -179,7 +179,7 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(make_
     assert abs(found["hetfl_written_timestamp_seconds"][""] - time()) < 60
     kinds = {family.name: family.type for family in families(folder / "metrics.prom")}
     sizes = [f"{what}_{way}_bytes" for what in ("payload", "wire") for way in ("up", "down")]
-    counters = {f"hetfl_{name}" for name in ("failures", "duration_seconds", *sizes)}
+    counters = {f"hetfl_{name}" for name in ("failures", "left_out", "duration_seconds", *sizes)}
     assert {name for name, kind in kinds.items() if kind == "counter"} == counters
     assert {name for name in found if name.endswith("_total")} == {f"{name}_total" for name in counters}
     assert set(kinds.values()) == {"counter", "gauge"}

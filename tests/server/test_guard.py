@@ -27,15 +27,17 @@ from hetfl_flwr.server.member import Failure
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
+from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
 
 
 def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
-    """Let these clients train, who answer in these ways; return the failures."""
+    """Let these clients train, who answer in these ways; return the failures and the outliers."""
     federation.grid.answers = {
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in answers
     }
-    return federation.ask([one for one in federation.roster if one.client_id in answers]).failures
+    outcome = federation.ask([one for one in federation.roster if one.client_id in answers])
+    return [*outcome.failures, *outcome.outliers]
 
 
 def config(folder: Path, **keys: Any) -> RunConfig:
@@ -319,7 +321,7 @@ def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tm
     rounds = entries(run_federation(its, grid))
     refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, what a round draws of its samples"
     for entry in rounds[1:]:
-        [failure] = entry["failures"]
+        [failure] = entry["failures" if said == 2**53 else "outliers"]
         assert failure["partition"] == 1
         assert failure["reason"] == refused if said == 2**53 else "times the clients' median" in failure["reason"]
 
@@ -351,11 +353,13 @@ def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_f
     its = config(tmp_path, algorithm=name, width=8, clients=5, rounds=3, **keys)
     once = iter([False, True, False] + [False] * 9)
     tamper = lambda reply: forged(reply, filled(1e6)) if next(once) else reply  # noqa: E731
-    failures = [one for entry in entries(run_federation(its, Tampering(its, 1, tamper))) for one in entry["failures"]]
-    [failure] = failures
-    assert (failure["partition"], failure["stage"]) == (1, "train")
-    assert "times the clients' median" in failure["reason"]
-    assert "outlier-factor" in failure["reason"]  # the key that says how far
+    folder = run_federation(its, Tampering(its, 1, tamper))
+    [outlier] = [one for entry in entries(folder) for one in entry["outliers"]]
+    assert (outlier["partition"], outlier["stage"]) == (1, "train")
+    assert "times the clients' median" in outlier["reason"]
+    assert "outlier-factor" in outlier["reason"]  # the key that says how far
+    shown = load_run(folder).summary
+    assert (shown["failures"], shown["left_out"]) == (0, 1)
 
 
 class Normalizing(torch.nn.Module):
@@ -382,7 +386,7 @@ def test_what_honest_clients_do_not_change_nobody_changes_much(tmp_path, run_fed
     frozen = lambda reply: forged(reply, lambda array: np.full_like(array, 1e5) if array.size == 1 else array)  # noqa: E731
     once = iter([lambda reply: reply, frozen, frozen])
     rounds = entries(run_federation(its, Tampering(its, 2, lambda reply: next(once)(reply))))
-    reasons = [[(one["partition"], one["reason"]) for one in line["failures"]] for line in rounds[2:]]
+    reasons = [[(one["partition"], one["reason"]) for one in line["outliers"]] for line in rounds[2:]]
     assert all(client == 2 and "and most clients' is 0" in reason for [(client, reason)] in reasons)
     assert rounds[-1]["accuracy"] > rounds[1]["accuracy"]
 
@@ -470,7 +474,7 @@ def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path,
     its = config(tmp_path, **keys)
     rounds = entries(run_federation(its, Tampering(its, 1, lambda reply: forged(reply, filled(1e5)))))
     for entry in rounds[1:]:
-        assert [failure["partition"] for failure in entry["failures"]] == [1]
+        assert [outlier["partition"] for outlier in entry["outliers"]] == [1]
         assert all("train-loss" in entry["clients"][honest] for honest in "023")
 
 
@@ -498,6 +502,7 @@ def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_p
         [failure] = entry["failures"]
         assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")
         assert "array 'inputs, column 3' has size" in failure["reason"]
+        assert failure["reason"].endswith("public samples are refused; outlier-factor = 0 lets them pass")
     assert all("train-loss" in rounds[-1]["clients"][other] for other in "023")
 
 

@@ -105,6 +105,21 @@ def test_a_run_that_has_ended_is_said_in_full_and_ends_the_command(run):
     assert [client["client"] for client in told["clients"]] == [1]
 
 
+def test_an_upload_that_is_left_out_is_no_failure(run):
+    rounds = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
+    rounds[1]["outliers"], rounds[1]["failures"] = [{**rounds[1]["failures"][0], "reason": "far too large"}], []
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in rounds))
+    status, said = watch(run, "--once")
+    assert (status, ", 1 upload left out, ended" in said, "failure," in said) == (0, True, False)
+    assert "round 1: far too large" in said
+    rows = [text.split() for text in said.splitlines()]
+    assert sorted((row[0], row[-2:]) for row in rows if row and row[0] in ("0", "1")) == [
+        ("0", ["0", "0"]),  # failures, left out
+        ("1", ["0", "1"]),
+    ]
+    assert json.loads(watch(run, "--json", "--failed")[1])["clients"] == []
+
+
 def test_a_run_that_goes_on_has_a_writer_and_an_end_in_sight(run):
     cut(run, 1)
     with held(run):

@@ -35,7 +35,7 @@ def test_report_of_one_run(tmp_path):
         ["0.0", "20.0"],
         ["70.0", "90.0"],
     ]
-    assert page.tables["Failures and refused uploads"][1:] == [["1\u20132", "client 1", "train", "out of memory"]]
+    assert page.tables["Failures and uploads left out"][1:] == [["1\u20132", "client 1", "train", "out of memory"]]
     assert ["payload up", "300 bytes"] in page.tables["run"]
     assert [str(one["alt"]).endswith("accuracy from 10.0 to 80.0 %") for one in page.of("img")][:2] == [True, True]
     assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]

@@ -43,6 +43,20 @@ def test_summary_of_an_unfinished_run_is_computed_from_its_rounds(tmp_path):
     assert table[""] == "round 2: out of memory"
 
 
+def test_what_the_guard_or_a_robust_average_leaves_out_is_no_failure(tmp_path):
+    """One upload by the guard in round 1, those of two clients by Multi-Krum in round 2."""
+    outlier = {"partition": 1, "stage": "train", "reason": "far too large: left out", "node": 1}
+    lines = [LINES[0], line(1, [0.4, 0.6], outliers=[outlier]), line(2, [], not_averaged=[0, 1]), LINES[3]]
+    run, other = load_run(make(tmp_path / "a", lines)), load_run(make(tmp_path / "b", seed=1))
+    table = facts(summary_table(run))
+    assert (table["failures"], table["left out"], table[""]) == ("0", "3", "round 1: far too large: left out")
+    assert "left out" not in facts(summary_table(other))
+    [compared] = rows(compare_table([run, other]))
+    assert (compared["failures"], compared["left out"]) == ("0", "3, 0")
+    assert "no failures" in str(compare_table([run, other]).caption)
+    assert "left out" not in rows(compare_table([other]))[0]
+
+
 def test_figures_that_a_run_has_are_in_its_table(tmp_path):
     last = line(3, [0.7, 0.9], acc=0.25, fwt=0.125, global_accuracy=0.75)
     table = facts(summary_table(load_run(make(tmp_path / "run", [*LINES[:3], last]))))
@@ -126,7 +140,7 @@ def test_compare_unequal_runs(tmp_path):
         "wire": "6.0 kB",
         "payload to reach 38.0 %": "200 bytes",
         "seconds": "6.0",
-        "failed": "0",
+        "failures": "0",
     }
     assert (second["algorithm"], second["rounds"], second["global %"]) == ("local", "1 of 3", "-")
     assert (second["payload"], second["payload to reach 38.0 %"]) == ("0 bytes", "0 bytes")
