@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from types import FrameType
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from rich.console import Console
 from hetfl_flwr.common.notices import option, speaking_of, warn
 from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
-from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.record import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
 
@@ -174,28 +174,18 @@ class LocalBackend:
 
 
 def _begin() -> None:
-    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it dies."""
+    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it ends."""
+    end_with_parent()
     os.setpgrp()
     signal.signal(signal.SIGINT, _interrupted)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     keep_freed_memory()
-    Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     _TOLD_TO_STOP.set()
     if _BUSY.locked():
         raise KeyboardInterrupt
-
-
-def _end_with_parent() -> None:
-    """Wait for the end of the parent process; then stop the run in this one, as Ctrl-C does, and end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGINT)
-    _BUSY.acquire()
-    os._exit(1)
 
 
 def _note_longer(finished: Sequence[Job], console: Console) -> None:
