@@ -21,6 +21,10 @@ PATIENCE = 0.5
 """Seconds to wait for a lock: checking whether it is held takes it for a moment."""
 
 
+def _plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 def holder_of(folder: Path) -> str:
     """Return which process a folder's lock file names, whether it still runs or not; empty where there is no file."""
     with suppress(OSError):
@@ -30,6 +34,8 @@ def holder_of(folder: Path) -> str:
 
 def writer_of(folder: Path) -> str:
     """Return which process writes a folder; empty where none does, such as one of this machine that has ended."""
+    if not _plain(folder / LOCK_FILE):
+        return ""  # there is none, or what no process can lock
     holder = holder_of(folder)
     elsewhere = re.search(r" on (\S+) since ", holder)
     if elsewhere and elsewhere[1] != socket.gethostname():
@@ -57,13 +63,16 @@ class FolderLock:
     Raises
     ------
     RunFolderError
-        Another process, or another run of this one, holds it: names which.
+        Another process, or another run of this one, holds it: names which. Or in its place is a folder, a link or
+        the like.
     OSError
         The folder cannot be written.
     """
 
     def __init__(self, folder: Path, run: int) -> None:
         self._path = folder / LOCK_FILE
+        if os.path.lexists(self._path) and not _plain(self._path):
+            raise RunFolderError(f"{self._path} must be a plain file, which a run locks: remove what is there")
         self._lock = FileLock(self._path, thread_local=False)
         try:
             self._lock.acquire(timeout=PATIENCE)
