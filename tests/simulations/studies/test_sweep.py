@@ -14,9 +14,10 @@ from fixtures.folders.run_folders import client, finish, make
 from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError
 from hetfl_flwr.runs.record import rounds_written
 from simulations.reports.doubts import too_short
+from simulations.reports.loading import load_runs
 from simulations.reports.runs import Run, group_runs, load_run
 from simulations.studies.jobs import Bar, Job, LocalBackend, run_all, run_one
 from simulations.studies.sweeps import check, jobs, parse_grid
@@ -100,6 +101,15 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     whole = run_small(tmp_path / "whole", seed=1, fedhe={"alpha": 0})
     assert load(stopped.folder).rounds.drop(columns="seconds").equals(whole.rounds.drop(columns="seconds"))
     assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
+
+
+def test_a_run_that_has_lost_its_config_gets_it_back(tmp_path, console, run_small, refusal):
+    folder = run_small(tmp_path / "seed=0").folder
+    config, rounds = (folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()
+    (folder / "config.toml").unlink()
+    assert "repeat the command of its sweep" in refusal(RunFolderError, load_runs, [tmp_path])
+    assert run_sweep(SMALL, {"seed": [0]}, tmp_path, LocalBackend(1), console)[1] == {}
+    assert ((folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()) == (config, rounds)
 
 
 def test_finished_runs_with_more_rounds_than_requested_are_named(tmp_path, run_small, capsys):
