@@ -77,6 +77,10 @@ class FederationError(HetflError):
     outward = "its federation cannot run as asked"
 
 
+class WorkerError(FederationError):
+    """A worker process of the local engine that has ended, or cannot go on."""
+
+
 class TooFewClients(FederationError):
     """A round that too few clients have finished; what was reached before is kept."""
 

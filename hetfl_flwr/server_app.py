@@ -79,7 +79,7 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, *callbacks]
     lost = 0
-    with notifying(all_callbacks, run, ledger.summary) as notify:
+    with results.ending(), notifying(all_callbacks, run, ledger.summary) as notify:
         for number in range(0 if after is None else after + 1, config.rounds + 1):
             began = perf_counter()
             played = rounds.play(number, ledger.arrays) if number else rounds.start(ledger.arrays)

@@ -25,7 +25,8 @@ from hetfl_flwr.runs.record import QUALITIES, name_of, named_classes
 from hetfl_flwr.seeding import seeded
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.doubts import notes
-from simulations.reports.runs import Run, differences, load_run, run_folders
+from simulations.reports.loading import load_runs
+from simulations.reports.runs import Run, differences, load_run
 
 Runs = PathLike[str] | str | Iterable[PathLike[str] | str]
 """Results, run folders, or folders of such; or one of them."""
@@ -460,7 +461,7 @@ def _read(runs: Runs) -> list[Run]:
     for place in places:
         if not isinstance(place, str | PathLike):
             raise ConfigError(f"{place!r} is no run: give results or paths of run folders")
-    return [load_run(folder) for folder in run_folders([Path(place).expanduser() for place in places])]
+    return load_runs(Path(place).expanduser() for place in places)
 
 
 def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:

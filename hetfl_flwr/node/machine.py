@@ -11,10 +11,12 @@ on the number of threads, bit for bit.
 """
 
 import ctypes
+import multiprocessing
 import os
 import platform
 from functools import cache
 from logging import WARNING
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from hetfl_flwr.errors import ConfigError
@@ -39,6 +41,18 @@ def keep_freed_memory() -> bool:
         return False
     library = ctypes.CDLL(None)
     return all(library.mallopt(setting, KEPT) for setting in (TRIM_THRESHOLD, MMAP_THRESHOLD))
+
+
+def end_with_parent() -> None:
+    """Let this process end at once when its parent process does, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def find_device(name: str) -> "torch.device":

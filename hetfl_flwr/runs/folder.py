@@ -1,7 +1,7 @@
 """The folder of an active run: locked, written round by round, and removed if the run has no result."""
 
 import os
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, to_toml
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.errors import RunFolderError, StateError, WorkerError
 from hetfl_flwr.methods import for_flower
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.ledger import Ledger
@@ -32,6 +32,7 @@ from hetfl_flwr.runs.record import (
     check_no_run_file,
     clients_file,
     read_rounds,
+    resume_command,
     round_line,
     summary_file,
 )
@@ -69,7 +70,7 @@ class RunFolder(RoundCallback):
         self._bytes, self._hash = 0, blake2b(digest_size=32)
         written = *(folder / name for name in (CONFIG_FILE, RESUME_FILE, ROUNDS_FILE)), folder, *folder.parents
         self._made = [path for path in written if not path.exists()]
-        with self.writing():
+        with self.writing("; name another folder"):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(folder, run)
         try:
@@ -96,18 +97,21 @@ class RunFolder(RoundCallback):
 
     def _holds_run(self) -> bool:
         rounds = self._path.exists() and not (self._path.is_file() and self._path.stat().st_size == 0)
-        return rounds or any((self.folder / CHECKPOINTS).glob("round-*"))
+        return rounds or self._has_checkpoint()
+
+    def _has_checkpoint(self) -> bool:
+        return any((self.folder / CHECKPOINTS).glob("round-*"))
 
     def _begin(self) -> None:
         if self._holds_run():
             going_on = f"continue it with {option('--resume', 'resume=True')}, or"
-            if not any((self.folder / CHECKPOINTS).glob("round-*")):
+            if not self._has_checkpoint():
                 reached = (self.folder / SUMMARY_FILE).exists()
                 going_on = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"
             raise RunFolderError(f"{self.folder} already holds a run: {going_on} name another folder")
         if below := [path.parent for depth in ("*", "*/*") for path in self.folder.glob(f"{depth}/{CONFIG_FILE}")]:
             raise RunFolderError(f"{self.folder} holds runs in subfolders, such as {min(below)}: name another folder")
-        with self.writing():
+        with self.writing("name another folder"):
             self._write_settings()
             (self.folder / UPLOADS_FILE).unlink(missing_ok=True)
             self._path.touch()
@@ -118,9 +122,20 @@ class RunFolder(RoundCallback):
             going_on = self.config.model_copy(update={**PASSING, "resume": True, "output_dir": str(self.folder)})
             replace_file(self.folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self, way_out: str = "") -> AbstractContextManager[None]:
         """Turn an OSError into one line: the folder cannot be written."""
-        return writing(f"run folder {self.folder}")
+        return writing(f"run folder {self.folder}", way_out=way_out)
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Add to an error of this machine, such as a full disk, how the run continues if it has a checkpoint."""
+        try:
+            yield
+        except (RunFolderError, StateError, WorkerError) as error:
+            if not self._has_checkpoint():
+                raise
+            again = resume_command(self.folder, self.engine, self.config.algorithm)
+            raise type(error)(f"{error}; once this is mended, continue with: {again}") from None
 
     def round(self, entry: Round) -> None:
         """Append the round's line to ``rounds.jsonl``, in full or not at all."""

@@ -21,6 +21,10 @@ PATIENCE = 0.5
 """Seconds to wait for the lock, which `writer_of` takes for a moment when it checks whether it is held."""
 
 
+def _plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 def holder_of(folder: Path) -> str:
     """Return the process named in a folder's lock file, even if it has ended; empty without a lock file."""
     with suppress(OSError):
@@ -30,6 +34,8 @@ def holder_of(folder: Path) -> str:
 
 def writer_of(folder: Path) -> str:
     """Return the process that is writing a folder; empty if none is, or if it was on this machine and has ended."""
+    if not _plain(folder / LOCK_FILE):
+        return ""  # there is none, or what no process can lock
     holder = holder_of(folder)
     elsewhere = re.search(r" on (\S+) since ", holder)
     if elsewhere and elsewhere[1] != socket.gethostname():
@@ -48,11 +54,14 @@ class FolderLock:
     """A lock of the operating system on a file in a run folder, released when the process ends in any way.
 
     `run` is the run's id, which the errors of other processes name. Raises `RunFolderError`, which names the holder, if
-    another process or another run of this process holds the lock, and `OSError` if the folder cannot be written.
+    another process or another run of this process holds the lock, or if the lock file is not a plain file, and
+    `OSError` if the folder cannot be written.
     """
 
     def __init__(self, folder: Path, run: int) -> None:
         self._path = folder / LOCK_FILE
+        if os.path.lexists(self._path) and not _plain(self._path):
+            raise RunFolderError(f"{self._path} must be a plain file, which a run locks: remove what is there")
         self._lock = FileLock(self._path, thread_local=False)
         try:
             self._lock.acquire(timeout=PATIENCE)

@@ -27,7 +27,7 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic accepts typing.TypedDict only from Python 3.12
 
 from hetfl_flwr.common.files import as_json, read_file
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.errors import Failure, RunFolderError
 from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.cost_metrics import COST_METRICS, DEVICE_MEMORY, MEMORY
@@ -179,9 +179,15 @@ class ClientRecord(TypedDict):
 
 
 def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
-    """Return the command that resumes a run; ``NAME`` stands for the SuperLink's name in Flower's config.toml."""
+    """Return the command that resumes a run; ``NAME`` stands for the SuperLink's name in Flower's config.toml.
+
+    For a local run that was started in Python, it is the call.
+    """
     if engine == "local":
-        return f"hetfl run {algorithm} --out {quote(str(folder))} --resume"
+        return option(
+            f"hetfl run {algorithm} --out {quote(str(folder))} --resume",
+            f"run({algorithm!r}, out={str(folder)!r}, resume=True)",
+        )
     file = quote(str(folder / RESUME_FILE))
     if engine == "deployment":
         return f"flwr run . NAME --stream --run-config {file}"

@@ -60,11 +60,12 @@ def compare(
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table
-    from simulations.reports.runs import differences, load_run, run_folders
+    from simulations.reports.loading import load_runs
+    from simulations.reports.runs import differences
     from simulations.reports.tables import compare_table
 
     damage = list[str]()
-    loaded = [load_run(folder, damage.append) for folder in run_folders(folders)]
+    loaded = load_runs(folders, damage.append)
     runs = with_short_names(loaded)
     compared = measure_named(measure)
     found, table = answer(runs, compared), compare_table(runs, target, compared)

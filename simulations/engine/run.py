@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from hetfl_flwr.common.notices import option
@@ -37,7 +36,7 @@ def run_locally(
     after Ctrl-C, at the end of the round; its text says how to resume.
     """
     from hetfl_flwr.data import reread
-    from hetfl_flwr.runs.record import CHECKPOINTS
+    from hetfl_flwr.runs.record import CHECKPOINTS, resume_command
     from hetfl_flwr.runs.settings import resolved
 
     run = secrets.randbits(62) | 1 << 62
@@ -61,13 +60,10 @@ def run_locally(
             with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), config.to_flat()))
         except KeyboardInterrupt as stop:
-            algorithm, folder = config.algorithm, config.output_dir
-            if not isinstance(stop, Interrupted) and not any((Path(folder) / CHECKPOINTS).glob("round-*")):
+            folder = Path(config.output_dir)
+            if not isinstance(stop, Interrupted) and not any((folder / CHECKPOINTS).glob("round-*")):
                 raise  # the second Ctrl-C, and there is no checkpoint
-            again = option(
-                f"hetfl run {algorithm} --out {quote(folder)} --resume",
-                f"run({algorithm!r}, out={folder!r}, resume=True)",
-            )
+            again = resume_command(folder, "local", config.algorithm)
             raise Interrupted(f"stopped; to continue: {again}") from None
     return Path(config.output_dir)
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from flwr.app import Message, MessageType
 
 from hetfl_flwr.common.flower import act_as_server
-from hetfl_flwr.errors import ConfigError, FederationError, HetflError
-from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.errors import ConfigError, HetflError, WorkerError
+from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
 from hetfl_flwr.seeding import generators_lent
 from hetfl_flwr.server.exchange import read_only
 from hetfl_flwr.wire.messages import packed, unpacked
@@ -224,17 +224,15 @@ class Workers:
         except (EOFError, OSError):
             raise self._died(worker) from None
         if isinstance(answer, str):
-            raise FederationError(f"worker {worker}: {answer}")
+            raise WorkerError(f"worker {worker}: {answer}")
         return answer
 
-    def _died(self, worker: int) -> FederationError:
+    def _died(self, worker: int) -> WorkerError:
         self._processes[worker].join(timeout=1)
         code = self._processes[worker].exitcode
         if code == UNGUARDED:
-            return FederationError(f"worker processes import the script that starts them: it must {GUARD}")
-        return FederationError(
-            f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer workers"
-        )
+            return WorkerError(f"worker processes import the script that starts them: it must {GUARD}")
+        return WorkerError(f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer workers")
 
 
 Host = InProcess | Workers
@@ -258,6 +256,7 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
 @generators_lent()  # no other code in this process draws from them
 def _work(pipe: Connection, hosted: Hosted) -> None:
     """Run jobs that arrive by a pipe until it is closed."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     keep_freed_memory()
     act_as_server(hosted.run)

@@ -28,11 +28,12 @@ from simulations.reports.doubts import doubts, too_short
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
+from simulations.reports.loading import load_runs
 from simulations.reports.plots.comparison import compare_figure, run_figure
 from simulations.reports.plots.drawing import NARROW, WIDTH
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
-from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
+from simulations.reports.runs import Run, curve, group_runs, method_of
 from simulations.reports.tables import compare_table, shared_terms, summary_table, unequal_terms
 from simulations.reports.terminal import NOTHING, cells_table, client_table, first, percent, table_of
 
@@ -55,7 +56,7 @@ def write_report(folders: Sequence[Path | str], path: Path | str = "report.html"
     broken file, or if the report cannot be written. In a notebook:
     ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
     """
-    page = report_page([load_run(folder) for folder in run_folders(map(Path, folders))])
+    page = report_page(load_runs(map(Path, folders)))
     path = Path(path)
     with writing(path, way_out="name another file"):
         replace_file(path, page.encode())

@@ -16,14 +16,14 @@ from importlib.metadata import version
 from multiprocessing.process import BaseProcess
 from platform import node
 from tempfile import TemporaryDirectory
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from types import FrameType
 from typing import Any
 
 from hetfl_flwr.common.notices import speaking_of, warn
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
-from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
 from hetfl_flwr.runs.lock import writer_of
 from hetfl_flwr.runs.record import CHECKPOINTS
 from simulations.studies.jobs import Backend, Job, Submit
@@ -118,28 +118,18 @@ class LocalBackend:
 
 
 def _begin() -> None:
-    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it dies."""
+    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it ends."""
+    end_with_parent()
     os.setpgrp()
     signal.signal(signal.SIGINT, _interrupted)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     keep_freed_memory()
-    Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     _TOLD_TO_STOP.set()
     if _BUSY.locked():
         raise KeyboardInterrupt
-
-
-def _end_with_parent() -> None:
-    """Wait for the end of the parent process; then stop the run in this one, as Ctrl-C does, and end."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGINT)
-    _BUSY.acquire()
-    os._exit(1)
 
 
 @dataclass(frozen=True)

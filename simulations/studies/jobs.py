@@ -53,7 +53,7 @@ class Job:
     def finished(self) -> bool:
         """Whether the run has ended with these settings."""
         summary = read_summary(self.folder)
-        if summary is None or summary["rounds"] < self.rounds:
+        if summary is None or summary["rounds"] < self.rounds or not (self.folder / CONFIG_FILE).exists():
             return False
         made = RunConfig().to_flat() | read_toml(self.folder / CONFIG_FILE)  # keys newer than the run by default
         return all(made.get(key) == value for key, value in self.asked.items() if key not in ("rounds", *ASIDE))

@@ -21,7 +21,7 @@ from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, Stat
 from hetfl_flwr.node import registration
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.folder import KNOWLEDGE
-from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.lock import LOCK_FILE, FolderLock, writer_of
 from hetfl_flwr.server.upload_counts import UploadCounts
 from simulations.cli.running import run_one
 from simulations.engine.workers import Job
@@ -292,6 +292,16 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
         assert f"process {holder.pid} on " in refusal(RunFolderError, FolderLock, tmp_path, 6)
         holder.send_signal(signal.SIGKILL)
     FolderLock(tmp_path, 6).release()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")])
+def test_what_is_no_file_in_the_place_of_a_lock_is_named_and_held_by_nobody(refusal, folder, make):
+    make(folder / LOCK_FILE)
+    assert writer_of(folder) == ""
+    line = refusal(RunFolderError, go_on, folder)
+    assert line == f"{folder / LOCK_FILE} must be a plain file, which a run locks: remove what is there"
+    shutil.rmtree(folder / LOCK_FILE) if (folder / LOCK_FILE).is_dir() else (folder / LOCK_FILE).unlink()
+    go_on(folder)
 
 
 # --- state on nodes ------------------------------------------------------------------------------

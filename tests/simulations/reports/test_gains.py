@@ -176,7 +176,7 @@ def test_a_folder_stands_for_its_runs_in_natural_order(tmp_path):
     names = [folder.name for folder in run_folders([tmp_path / "seed=9", tmp_path])]
     assert names == ["seed=9", "seed=2", "seed=10"]
     (tmp_path / "seed=10" / "config.toml").unlink()
-    with pytest.raises(RunFolderError, match=r"seed=10: holds no run \(no config.toml\)"):
+    with pytest.raises(RunFolderError, match=r"seed=10: config.toml is missing; repeat the command of its sweep"):
         gains([tmp_path])  # the run is not silently skipped
     assert run_folders([tmp_path / "none"]) == [tmp_path / "none"]
 

@@ -1,6 +1,9 @@
 """Sweeps: what a text stands for, which runs there are, that they go on, and that what is wrong is said before."""
 
 import os
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -12,9 +15,11 @@ from fixtures.folders.run_folders import client, finish, make
 from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError
 from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.record import rounds_written
 from simulations.reports.doubts import too_short
+from simulations.reports.loading import load_runs
 from simulations.reports.runs import Run, group_runs, load_run
 from simulations.studies.backends import LocalBackend, run_one
 from simulations.studies.jobs import Bar, Job, run_all
@@ -99,6 +104,15 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     whole = run_small(tmp_path / "whole", seed=1, fedhe={"alpha": 0})
     assert load(stopped.folder).rounds.drop(columns="seconds").equals(whole.rounds.drop(columns="seconds"))
     assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
+
+
+def test_a_run_that_has_lost_its_config_gets_it_back(tmp_path, console, run_small, refusal):
+    folder = run_small(tmp_path / "seed=0").folder
+    config, rounds = (folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()
+    (folder / "config.toml").unlink()
+    assert "repeat the command of its sweep" in refusal(RunFolderError, load_runs, [tmp_path])
+    assert run_sweep(SMALL, {"seed": [0]}, tmp_path, LocalBackend(1), console)[1] == {}
+    assert ((folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()) == (config, rounds)
 
 
 def test_finished_runs_with_more_rounds_than_requested_are_named(tmp_path, run_small, capsys):
@@ -232,3 +246,38 @@ def test_after_an_interrupt_or_where_nothing_can_run_no_further_run_begins_and_t
     with pytest.raises(HetflError if dies else Interrupted, match="died" if dies else "to continue: hetfl"):
         run_all(wanted, backend, console)
     assert (backend.begun, backend.told.is_set()) == (wanted[:1], True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [["--sweep", "seed=0:2"], []], ids=["runs at a time", "workers of one run"])
+def test_processes_end_at_once_and_say_nothing_when_the_command_is_killed(tmp_path, more):
+    """They have begun when there are rounds; one that went on would have minutes to go."""
+    command = [sys.executable, "-m", "hetfl_flwr", "run", "fedhe", "--clients=2", "--rounds=5000", "--workers=2", *more]
+    with (tmp_path / "said").open("w+") as said:
+        started = subprocess.Popen([*command, f"--out={tmp_path / 'out'}"], stdout=said, stderr=said)
+        deadline = time.monotonic() + 120
+        while not any(rounds_written(path.parent) for path in tmp_path.glob("out/**/rounds.jsonl")):
+            assert started.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        children = processes_of(started.pid)
+        assert len(children) >= 2
+        started.kill()
+        started.wait()
+        deadline = time.monotonic() + 20
+        while any(going_on(child) for child in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        said.seek(0)
+        assert "Finishing this round" not in said.read()
+
+
+def processes_of(parent: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=True)
+    return [int(process) for process in found.stdout.split()]
+
+
+def going_on(process: int) -> bool:
+    """Return whether a process runs; one whose parent has not waited for it yet does not."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] not in ("", "Z")
