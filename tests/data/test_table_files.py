@@ -462,7 +462,7 @@ class TestSheets:
         parts = SHEET[:31], [SHEET[0], *SHEET[31:]]
         workbook(**dict(zip(titles, parts, strict=True))).save(path := tmp_path / "rows.xlsx")
         if sizes is None:
-            assert "'test' beside 'unit'" in refusal(DataError, own, path)
+            assert "'test' and 'unit'" in refusal(DataError, own, path)
         else:
             arrays = own(path)
             assert (arrays.train_rows, len(arrays.labels)) == (sizes[0], 40)
