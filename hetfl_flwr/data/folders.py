@@ -83,7 +83,7 @@ _DESCRIBING = re.compile(  # files that describe a data set
     r"~\$.*|(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
     re.I,
 )
-_SHOWN = 5  # the most names in a note
+_SHOWN = 5  # names in a note, at most
 
 SIGNALS = "Inertial Signals"
 """The folder of a split that holds one text file for each channel, as in the UCI human activity recognition data."""
@@ -272,7 +272,7 @@ class Listing:
         ]
 
     def shown(self, files: Sequence[Path]) -> str:
-        """Return the names of the first files, and how many more there are."""
+        """Return files as a note names them, the first five."""
         named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:_SHOWN])
         return named + f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)
 
