@@ -1,4 +1,4 @@
-"""Images that look different each time they are trained on."""
+"""Augment images: random crops and flips in each batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ from torch import Tensor
 from hetfl_flwr.data.samples import Samples
 
 PADDING = 8
-"""A crop may be shifted by the side of an image over this, such as 4 pixels of 32."""
+"""A crop is shifted by up to the side of an image divided by this, such as 4 of 32 pixels."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Augmented(Samples):
-    """Samples whose images are cropped or flipped by chance in each batch, each image for itself.
+    """Samples of images that are randomly cropped or flipped in each batch, each image independently.
 
-    The chance is torch's global generator's, as for dropout.
+    Random numbers come from PyTorch's global generator, as for dropout.
 
     Parameters
     ----------
     arrays, rows
-        As of `Samples` of images.
+        As in `Samples`.
     kind : {"crop", "flip", "crop-flip"}
-        "crop": a window of the image's own size, shifted by up to an eighth of each side; what lies beyond the image is
-        0, after scaling and centring. "flip": left and right exchanged, for every second image.
+        "crop": a random crop of the same size, shifted by up to an eighth of each side and padded with 0 after scaling
+        and centring. "flip": a horizontal flip with probability 1/2.
     """
 
     kind: str
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return augmented inputs (B, C, H, W) float32 and labels (B,) of the samples at positions (B,)."""
+        """Return augmented inputs (B, C, H, W) float32 and labels (B,) of the samples with indices (B,)."""
         inputs, labels = self._prepared(self.rows[rows.to(self.rows.device)])
         change = _change(self.kind, (inputs.shape[-2], inputs.shape[-1]))
         return torch.stack([change(image) for image in inputs]) if len(inputs) else inputs, labels

@@ -14,11 +14,11 @@ from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.spec import DataSpec, inputs_in_words
 
 ROWS_AT_ONCE = 4096
-"""Number of rows that are hashed at a time."""
+"""The number of rows that are hashed at a time."""
 
 
 def digested(*parts: object) -> str:
-    """Return a digest of some tensors and texts."""
+    """Return a digest of tensors and other values."""
     digest = blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, Tensor):
@@ -30,13 +30,13 @@ def digested(*parts: object) -> str:
 
 
 def _inputs_digest(arrays: Arrays, rows: Tensor) -> str:
-    """Return a digest of some inputs as they are stored."""
+    """Return a digest of some rows of inputs as stored."""
     starts = range(0, len(rows), ROWS_AT_ONCE)
     return digested(*(digested(arrays.inputs[rows[first : first + ROWS_AT_ONCE]]) for first in starts))
 
 
 def unlike(before: str, now: str) -> str:
-    """Return how two digests of a client's data differ, in words; empty: not at all."""
+    """Return how two digests of a client's data differ, in words; empty if they are equal."""
     trained, _, measured = before.partition("-")
     trained_now, _, measured_now = now.partition("-")
     if trained != trained_now:
@@ -46,26 +46,25 @@ def unlike(before: str, now: str) -> str:
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's data; no row is in two of its three sets.
+    """A client's data: three sets of samples without a common row.
 
     Parameters
     ----------
     spec : DataSpec
         What the client's model must fit.
     train, validation, test : Samples
-        Its training, validation and test samples.
+        The training, validation and test samples.
     public_rows : int
-        How many of the training samples its algorithm may show to others, 0 to all of them.
+        How many of the training samples the algorithm may show to others, from 0 to all.
     domain : int
-        Index of the client's own domain, 0 or more.
+        The index of the client's own domain, 0 or more.
     others : tuple of Samples
-        The test samples of each other domain of a rotated family that has a client, by domain index; empty for
-        every other data set. They are scaled and centred as the client's own are.
+        The test samples of each other domain that has a client, by domain index, for a rotated family; empty for
+        other data sets. They are scaled and centred like the client's own samples.
     others_validation : tuple of Samples
         The validation samples of the same domains.
     name : str
-        The owners of its rows where the partition goes by owners, else its domain where there are
-        several; else empty.
+        The owners of the rows if the partition is by owners, else the domain if there are several, else empty.
     """
 
     spec: DataSpec
@@ -79,30 +78,29 @@ class ClientData:
     name: str = ""
 
     def __repr__(self) -> str:
-        """Return shapes, classes and counts, and no rows."""
+        """Describe shapes, classes and counts, without any values."""
         parts = f"  train: {self.train.counts}, {self.public_rows} of them public\n"
         parts += f"  validation: {self.validation.counts}\n  test: {self.test.counts}"
         return f"ClientData: {inputs_in_words(self.spec)}\n{parts}"
 
     @property
     def owners(self) -> int:
-        """How many owners its training rows have, where the partition goes by owners; else 0."""
+        """The number of owners of the training rows if the partition is by owners, else 0."""
         owners = self.train.arrays.owners
         return 0 if owners is None else len({*owners[self.train.rows.cpu()].tolist()})
 
     @cached_property
     def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """How many training samples, and how many test samples, there are of each class: (C,) each."""
+        """The number of training samples, and of test samples, of each class: (C,) each."""
         trained, tested = (one.class_counts(self.spec.classes).cpu().numpy() for one in (self.train, self.test))
         return trained, tested
 
     @cached_property
     def digest(self) -> str:
-        """A digest of what the client trains on, as it is stored and scaled, and of what it measures itself by.
+        """A digest of the data as stored and scaled.
 
-        It tells one client's data from what they become when a row, a label, a cell, a name of a class or column, or
-        their order changes. The part before the dash is of training inputs, all labels and names, the other one of
-        validation and test inputs; see `unlike`.
+        It changes with any row, label, cell, class name or column name, and with their order. The part before the dash
+        covers training inputs, all labels and all names; the part after it covers validation and test inputs.
         """
         arrays, train = self.train.arrays, self.train
         labels = (samples.labels for samples in (train, self.validation, self.test))

@@ -1,4 +1,4 @@
-"""From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
+"""Load the domains of data sets by name, as one array each; a process decodes a data set once."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ from hetfl_flwr.data.texts import read_texts
 from hetfl_flwr.errors import ConfigError, DataError, HetflError, unknown
 
 ROTATED_PREFIX = "rotated-"
-"""What stands before the name of images that are to be rotated."""
+"""The prefix of the name of a rotated family."""
 
 _READERS: dict[Kind, Callable[[Source, IntArray], Arrays]] = {
     "table": read_table,
@@ -39,16 +39,11 @@ _READERS: dict[Kind, Callable[[Source, IntArray], Arrays]] = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set by its name. Nothing is opened before it is asked for, and then once.
+    """A data set by its name, which is opened once, when first used.
 
-    Parameters
-    ----------
-    name : str
-        As it was written, a folder as an absolute path.
-    base : str
-        The data set that it is, or turns: a name of the catalogue, a hub id or a folder.
-    reading : Reading
-        How it is read: of this data set alone, the catalogue's columns filled in.
+    `name` is as the user wrote it, but folders are absolute paths. `base` is `name` without ``rotated-``: a name of the
+    catalogue, a hub id or a folder. `reading` tells how this data set is read; columns that the catalogue knows are
+    filled in.
     """
 
     name: str
@@ -57,27 +52,27 @@ class DataSet:
 
     @cached_property
     def is_rotated(self) -> bool:
-        """Whether it is a rotated family."""
+        """Whether the data set is a rotated family."""
         return self.name != self.base
 
     @cached_property
     def entry(self) -> DatasetEntry | None:
-        """What the catalogue knows of it."""
+        """The catalogue's entry for the data set."""
         return CATALOGUE.get(self.base)
 
     @property
     def is_bundled(self) -> bool:
-        """Whether it comes with a library, and has no files."""
+        """Whether the data set comes with a library and has no files."""
         return bool(self.entry and self.entry.bundled)
 
     @property
     def place(self) -> str:
-        """Its hub id, file or folder; empty where it is bundled."""
+        """The hub id, file or folder; empty if the data set is bundled."""
         return self.entry.place if self.entry else self.base
 
     @property
     def short(self) -> str:
-        """Its name, of a folder the last part, of a file that without its ending."""
+        """The name; of a path, only its last part without extensions."""
         if self.is_rotated or not is_folder(self.name):
             return self.name
         path = Path(self.name)
@@ -85,42 +80,42 @@ class DataSet:
 
     @property
     def is_here(self) -> bool:
-        """Whether it has files of its own on this machine."""
+        """Whether the data set has local files."""
         folder = self.reading.data_dir
         return is_folder(self.place) or bool(self.place and folder and local_folder(self.place, folder))
 
     @cached_property
     def source(self) -> Source:
-        """The data set opened, which is not bundled, nothing of it decoded. Raises DataError if it cannot be."""
+        """The opened but not decoded data set, unless it is bundled. Raises DataError if it cannot be opened."""
         return open_source(self.place, self.reading, self.entry)
 
     @property
     def domain_names(self) -> tuple[str, ...]:
-        """What its domains are called: angles, the values of a column of domains, or the data set's name."""
+        """The names of the domains: angles, the values of the domain column, or the data set's name."""
         if self.is_rotated:
             return tuple(f"{angle}°" for angle in ANGLES)
         return tuple(map(str, self.source.once(_domains)[0])) if self.reading.domain_column else (self.name,)
 
     @property
     def spec(self) -> DataSpec:
-        """What a model must fit; of a data set of the catalogue without a local copy, what the catalogue says."""
+        """What a model must fit; by the catalogue, if the data set is in it and has no local copy."""
         if self.entry and not self.is_here:
             return self.entry.spec_for(self.reading)
         return image_spec(self.source) if self.source.kind == "image" else self._straight[0].spec
 
     @property
     def kind(self) -> Kind:
-        """The kind of input, by the catalogue, a local folder or the columns that the config names."""
+        """The kind of the inputs, by the catalogue, the local files or the columns that the run config names."""
         if self.entry:
             return self.entry.spec.kind
         with suppress(DataError):  # a server need not have what its clients have
             if self.is_here:
                 return self.source.kind
-        return _said(self.reading)
+        return _kind_by_columns(self.reading)
 
     @property
     def overview(self) -> Overview:
-        """How it is interpreted, and why it cannot be learnt from, if so; of its images the first is decoded."""
+        """How the data set is interpreted, and any problem with it; of images only the first is decoded."""
         if self.is_bundled:
             return Overview.of_arrays(self.name, self._straight[0])
         source, learnt, problem = self.source, list[ColumnFacts](), ""
@@ -140,20 +135,20 @@ class DataSet:
         return replace(whole, problem=problem or whole.problem)
 
     def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-        """Return the arrays of its domains; equal arguments return the same copy. `rotated` says what they are."""
+        """Return the arrays of the domains, as `rotated` makes them; equal arguments return the same objects."""
         straight = self._straight
         self.check_rotated(straight[0].spec.kind)
         return straight[0].once(rotated, seed, with_test, rotation) if self.is_rotated else straight
 
     def check_rotated(self, kind: str) -> None:
-        """Refuse to rotate what has domains of its own, or is no image."""
+        """Refuse to rotate data sets that have a domain column or are not images."""
         if self.is_rotated and (self.reading.domain_column or kind != "image"):
-            why = "has domains of its own" if self.reading.domain_column else f"is a {kind}, not an image"
-            raise ConfigError(f"dataset '{self.name}': '{self.base}' {why}, and is not rotated: use '{self.base}'")
+            why = "already has domains" if self.reading.domain_column else f"is a {kind}, not an image"
+            raise ConfigError(f"dataset '{self.name}': '{self.base}' {why} and cannot be rotated: use '{self.base}'")
 
     @cached_property
     def _straight(self) -> tuple[Arrays, ...]:
-        """Each domain as a view of one array, not rotated: rows in order of domain, then of split."""
+        """The domains before rotation, as views of one array whose rows are ordered by domain, then by split."""
         reading, entry = self.reading, self.entry
         if entry and entry.bundled:
             return (declared(resized(entry.bundled(), reading.image_size), reading.classes, self.base),)
@@ -176,8 +171,8 @@ class DataSet:
         for name, end, count, train_rows in zip(names, np.cumsum(counts).tolist(), counts, of_training, strict=True):
             if not train_rows:
                 raise DataError(
-                    f"{source.place} has no training row of {reading.domain_column} {name}: put some into it, or leave "
-                    "that domain out"
+                    f"{source.place} has no training row of {reading.domain_column} {name}: add some, or leave that "
+                    "domain out"
                 )
             some = slice(end - count, end)
             inputs, labels, own = whole.inputs[some], whole.labels[some], None if owners is None else owners[some]
@@ -186,9 +181,9 @@ class DataSet:
 
 
 def data_sets(dataset: str, reading: Reading | None = None) -> tuple[DataSet, ...]:
-    """Return what a data set's name, or a comma list of names, stands for. No data set is opened.
+    """Return the data sets of a name, or of a comma-separated list of names, without opening them.
 
-    Names are those of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``.
+    A name is from the catalogue, a hub id ``owner/name`` or a folder; each may follow ``rotated-``.
 
     Examples
     --------
@@ -201,12 +196,12 @@ def data_sets(dataset: str, reading: Reading | None = None) -> tuple[DataSet, ..
     for name in names:
         if not name or names.count(name) > 1:
             what = f"'{name}' more than once" if name else "an empty name"
-            raise ConfigError(f"dataset {dataset!r} has {what}: write names with commas between, each once")
+            raise ConfigError(f"dataset {dataset!r} has {what}: write each name once, separated by commas")
     own = reading or Reading()
     return tuple(_named(name, own.of(number, len(names))) for number, name in enumerate(names))
 
 
-_known = cache(DataSet)  # what a process has opened
+_known = cache(DataSet)  # the data sets of this process
 
 
 def _named(name: str, reading: Reading) -> DataSet:
@@ -214,10 +209,10 @@ def _named(name: str, reading: Reading) -> DataSet:
     entry = CATALOGUE.get(base)
     if base.startswith(ROTATED_PREFIX):
         raise ConfigError(f"dataset '{name}' is rotated twice: write {ROTATED_PREFIX} once")
-    here = Path(base).exists() and not reading.data_dir  # else it may be the layout of the hub
+    here = Path(base).exists() and not reading.data_dir  # with data-dir it may be a hub id
     if not entry and not is_folder(base) and ("/" not in base or here or Path(base).is_file()):
         if Path(base).exists():
-            raise ConfigError(f"unknown dataset '{name}': write {f'./{base}'} to read what lies there")
+            raise ConfigError(f"unknown dataset '{name}': write {f'./{base}'} to read that path")
         raise ConfigError(
             f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
             f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
@@ -228,24 +223,24 @@ def _named(name: str, reading: Reading) -> DataSet:
 
 
 def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
-    """Return the values of a data set's column of domains, and of each row (N,) the number of its own."""
+    """Return the names of the domains, and the index of each row's domain (N,)."""
     column = source.reading.domain_column
     return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
 
 
 def reread(dataset: str) -> None:
-    """Read files again that this process has read before, if a run config's ``dataset`` names any."""
+    """Make this process read files again, if ``dataset`` of the run config names any."""
     if dataset and not public_data(dataset):
         _known.cache_clear()
 
 
 def public_data(dataset: str) -> bool:
-    """Return whether all data sets of a name, or a comma list of names, are the catalogue's."""
+    """Return whether all data sets of a name, or of a comma-separated list of names, are in the catalogue."""
     return all(name.removeprefix(ROTATED_PREFIX) in CATALOGUE for name in parse_data_sets(dataset))
 
 
 def absolute(dataset: str) -> str:
-    """Return a data set's name, or a comma list of names, in which folders are absolute paths.
+    """Make folders absolute in the name of a data set, or in a comma-separated list of names.
 
     Examples
     --------
@@ -261,14 +256,14 @@ def _absolute(name: str) -> str:
 
 
 def check_places(dataset: str, data_dir: str) -> None:
-    """Refuse data sets whose files are not where they are to be, without reading them; the hub's are not looked for."""
+    """Refuse data sets whose local files are missing, without reading any; data sets on the hub are not checked."""
     for one in data_sets(dataset):
         if not one.is_bundled:
             check_place(one.place, data_dir, one.entry)
 
 
 def domain_labels(found: Sequence[DataSet]) -> tuple[str, ...]:
-    """Return what the domains of several data sets are called, one after the other."""
+    """Return the names of the domains of all data sets, in order."""
     if len(found) == 1:
         return found[0].domain_names
     shorts, names = [one.short for one in found], list[str]()
@@ -279,15 +274,7 @@ def domain_labels(found: Sequence[DataSet]) -> tuple[str, ...]:
 
 
 def overview(dataset: str, reading: Reading) -> Overview:
-    """Return how a data set is interpreted.
-
-    Parameters
-    ----------
-    dataset : str
-        One data set, as in `load_client_data`.
-    reading : Reading
-        How it is read.
-    """
+    """Return how a data set is interpreted; raise `DataError` if `dataset` names several."""
     found, *others = data_sets(dataset, reading)
     if others:
         raise DataError(f"dataset {dataset!r} names {len(others) + 1} data sets: inspect one at a time")
@@ -295,14 +282,9 @@ def overview(dataset: str, reading: Reading) -> Overview:
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
-    """Return what a model must fit, of a data set, or of the first of a list.
+    """Return what a model must fit for a data set, or for the first of a list.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such data set.
-    DataError
-        If it cannot be opened.
+    Raises `ConfigError` if the data set is unknown, and `DataError` if it cannot be opened.
 
     Examples
     --------
@@ -315,17 +297,13 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
 
 
 def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
-    """Return what the inputs of a data set, or of a list of them, are.
+    """Return the kind of the inputs of a data set, or of a list of data sets, without a download.
 
-    Nothing is downloaded to know: a data set of which neither the catalogue nor a folder here says anything, or that
-    each node names for itself (an empty name), is texts or series if a column of these is named, else images.
+    If neither the catalogue nor local files tell it, or if `dataset` is empty because each node names its own, inputs
+    are texts or series if the run config names such a column, else images.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such data set, or inputs of several kinds are in a list.
-    DataError
-        If kinds differ because one of a list cannot be opened.
+    Raises `ConfigError` if a data set is unknown or kinds differ, and `DataError` if kinds differ because a data set
+    cannot be opened.
 
     Examples
     --------
@@ -333,19 +311,19 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     ('image', 'table', 'text')
     """
     if not dataset:
-        return _said(reading or Reading())
+        return _kind_by_columns(reading or Reading())
     found = data_sets(dataset, reading)
     kinds = {one.kind: one.name for one in found}
     if len(kinds) > 1:
         for one in found:
             if one.is_here and not one.entry:
-                _ = one.source  # the error of one that cannot be opened explains why its kind is unknown
+                _ = one.source  # if it cannot be opened, its error explains why its kind is unknown
         said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
     return next(iter(kinds))
 
 
-def _said(reading: Reading) -> Kind:
-    """Return what inputs are by the columns that the run config names alone."""
+def _kind_by_columns(reading: Reading) -> Kind:
+    """Return the kind of the inputs by the columns that the run config names."""
     is_series = reading.series_column or reading.pivot
     return "text" if reading.text_column else "series" if is_series else "image"

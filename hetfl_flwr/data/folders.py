@@ -1,4 +1,4 @@
-"""Data sets as local files: which files a folder holds, and what their names mean."""
+"""Find the local files of a data set, and interpret their names."""
 
 import bz2
 import gzip
@@ -22,10 +22,10 @@ TABLES = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **{".arrow": "arrow", ".feather": "arrow", ".npz": "npz", ".xlsx": "sheets", ".xlsm": "sheets"},
 }
-"""Endings of the files that hold rows, and the kind of each."""
+"""The extensions of files of rows, and the kind of each."""
 
 TEXTS = {".txt", ".tab", ".dat", ".data"}
-"""Endings of text files that are read where they are given by name, and not in a folder: there they may be anything."""
+"""The extensions of text files that are read only if named directly; in a folder they may be anything."""
 
 PACKED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
@@ -33,13 +33,13 @@ PACKED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
     ".xz": (b"\xfd7zXZ\0", lzma.open),
     ".zip": (b"PK\x03\x04", ZipFile),
 }
-"""Endings after that of a csv or json file that is packed, how such a file begins, and what opens it."""
+"""The extensions of compressed csv and json files, their first bytes, and the functions that open them."""
 
 IMAGES = {
     *(".bmp", ".gif", ".png", ".tif", ".tiff", ".webp"),
     *(".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".pnm", ".ppm"),
 }
-"""Endings of the files that are an image each."""
+"""The extensions of image files."""
 
 _CONVERTED_BY = {
     **dict.fromkeys((".xls", ".ods"), "import pandas; pandas.read_excel('{0}').to_csv('{1}.csv', index=False)"),
@@ -55,19 +55,19 @@ _CONVERTED_BY = {
     ".mat": "import numpy; from scipy.io import loadmat; "
     "numpy.savez('{1}.npz', **{{k: v for k, v in loadmat('{0}').items() if k[0] != '_'}})",
 }
-"""Lines of Python that write a file that is not read, ``{0}``, as one that is."""
+"""Python code that converts an unsupported file ``{0}`` to a supported one."""
 
 _KNOWN = ", ".join(TABLES)
 
 SYSTEM = (Path("/dev"), Path("/proc"), Path("/sys"))
-"""Folders whose files are none: some of them never end, or wait for somebody."""
+"""Folders of special files, some of which never end or block when read."""
 
 MANY = 5000
-"""Files in a folder from which on it takes minutes to look through them for data."""
+"""The number of files that may take minutes to search for data."""
 
 EXPECTED = (
-    "parquet, csv, json, arrow or npz files (the hub's layout, or what save_to_disk writes), or one folder of images a "
-    "class"
+    "parquet, csv, json, arrow or npz files (the hub's layout, or what save_to_disk writes), or one folder of images "
+    "for each class"
 )
 
 SPLITS = ("train", "test", "validation")
@@ -78,25 +78,25 @@ _SPLIT = re.compile(
 )
 _LIKE_A_SPLIT = re.compile(r"train|test", re.I)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
-_ASIDE = re.compile(  # files that describe a data set
+_DESCRIBING = re.compile(  # files that describe a data set
     r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
     r"~\$.*|(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
     re.I,
 )
 
 SIGNALS = "Inertial Signals"
-"""Folder of a split that holds a text file a channel, as the UCI archive keeps its human activity recognition."""
+"""The folder of a split that holds one text file for each channel, as in the UCI human activity recognition data."""
 
 OBJECTS = "hetfl-objects"
-"""Folder in the cache of the datasets library that holds data from Python, each in a folder that is their digest."""
+"""The folder in the cache of the datasets library for data from Python, each in a folder named by its digest."""
 
 GIVEN_FILE = "given.hetfl"
-"""Beside files of data that were given from Python: a JSON object of what messages call each file, and whose it is, and
-of what they call all of them, as ``""``."""
+"""A JSON file next to the files of data from Python: the name in messages and the owner of each file, and the name of
+the whole data set under ``""``."""
 
 
 def is_folder(dataset: str) -> bool:
-    """Return whether a data set's name is a folder's: it begins with a dot, a slash or a tilde.
+    """Return whether the name of a data set is a path: it begins with a dot, a slash or a tilde.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def is_folder(dataset: str) -> bool:
 
 
 def dataset_called(dataset: str) -> str:
-    """Return what tables and pictures call a data set: of data from Python the first digits of their digest.
+    """Return the name of a data set in tables and plots; data from Python are named by their digest.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def dataset_called(dataset: str) -> str:
 
 
 def ending(path: Path) -> str:
-    """Return the ending that says what a file holds, in small letters.
+    """Return the extension of a file's content, in lower case.
 
     Examples
     --------
@@ -131,12 +131,12 @@ def ending(path: Path) -> str:
 
 
 def stem(path: Path) -> str:
-    """Return a file's name without its ending."""
+    """Return a file's name without its extensions."""
     return path.with_suffix("").stem if path.suffix.lower() in PACKED else path.stem
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file of rows for reading; one that is packed, whatever it is called, unpacked."""
+    """Open a file of rows for reading, and decompress it whatever its extension."""
     file: Any = path.open("rb")
     head = file.read(10)
     file.seek(0)
@@ -147,13 +147,13 @@ def opened(path: Path) -> IO[bytes]:
     if isinstance(file, ZipFile):
         names = [name for name in file.namelist() if name[-1] != "/" and not name.startswith("__MACOSX")]
         if len(names) != 1:
-            raise DataError(f"'{path}' holds {len(names)} files: unpack it into its own folder, and give that")
+            raise DataError(f"'{path}' holds {len(names)} files: unpack it into its own folder, and give that folder")
         return file.open(names[0])
     return cast(IO[bytes], file)
 
 
 def advice_on(path: Path) -> str:
-    """Return what to do with a file that is not read: the line that writes it as one that is."""
+    """Return advice on an unsupported file: a command that converts it, or the supported extensions."""
     line = _CONVERTED_BY.get(path.suffix.lower(), "")
     return f'convert it: python -c "{line.format(path, path.with_suffix(""))}"' if line else f"give one of {_KNOWN}"
 
@@ -177,10 +177,10 @@ def own_place(dataset: str) -> Path:
 
 
 def local_folder(hub_id: str, data_dir: str) -> Path | None:
-    """Return the folder under ``data_dir``, or ``data_dir`` itself, that holds a data set; None if none does.
+    """Return the folder below ``data_dir``, or ``data_dir`` itself, that holds a data set; None if none does.
 
-    ``data_dir`` itself counts where data files lie in it or in its ``data`` folder, or anywhere below it
-    if it bears the data set's name.
+    ``data_dir`` itself counts if data files are in it or in its ``data`` folder, or anywhere below it if it has the
+    name of the data set.
     """
     root = Path(data_dir).expanduser()
     if not root.is_dir():
@@ -197,24 +197,14 @@ def _holds_data(paths: Iterable[Path], endings: Set[str] = TABLES.keys() | IMAGE
 
 
 def signals_folder(folder: Path) -> Path | None:
-    """Return the folder whose splits hold `SIGNALS`: a folder itself or the only one in it that does; else None."""
+    """Return the folder whose splits hold `SIGNALS`: the given one or its only subfolder of this kind; else None."""
     found = [one for one in (folder, *folder.glob("*/")) if (one / "train" / SIGNALS).is_dir()]
     return found[0] if len(found) == 1 else None
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in a folder and those below it, by path: hidden files and what describes a data set aside.
-
-    Parameters
-    ----------
-    folder : Path
-        Which one.
-    rows, images : tuple of Path
-        Files of rows, and images.
-    others : tuple of Path
-        All other files.
-    """
+    """The sorted files in a folder and its subfolders, except hidden files and files that describe a data set."""
 
     folder: Path
     rows: tuple[Path, ...]
@@ -227,14 +217,14 @@ class Listing:
         rows, images, others = list[Path](), list[Path](), list[Path]()
         for place, folders, names in os.walk(folder, followlinks=True):
             here = Path(place).resolve()
-            around = {here, *here.parents}  # where a link goes round
+            around = {here, *here.parents}  # a link to one of these is a loop
             folders[:] = [name for name in folders if name[0] != "." and Path(place, name).resolve() not in around]
-            for path in (Path(place, name) for name in names if name[0] != "." and not _ASIDE.fullmatch(name)):
+            for path in (Path(place, name) for name in names if name[0] != "." and not _DESCRIBING.fullmatch(name)):
                 kind = ending(path)
                 (images if kind in IMAGES else rows if kind in TABLES else others).append(path)
-            if len(others) > max(MANY, 3 * len(rows) + 3 * len(images)):  # as a user's home
+            if len(others) > max(MANY, 3 * len(rows) + 3 * len(images)):  # such as a home folder
                 raise DataError(
-                    f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}"
+                    f"dataset '{folder}' holds mostly other files: give its subfolder that holds {EXPECTED}"
                 )
         found = cls(folder, (*sorted(rows),), (*sorted(images),), (*sorted(others),))
         if not rows and not images:
@@ -243,7 +233,7 @@ class Listing:
         called = Counter(path.parent / stem(path) for path in rows)
         if alike := [path for path in found.rows if called[path.parent / stem(path)] > 1]:
             raise DataError(
-                f"'{folder}' holds {found.shown(alike)}: keep one of those with the same name, or rename them"
+                f"'{folder}' holds {found.shown(alike)}: keep one of the files with the same name, or rename them"
             )
         for path in (*found.rows, *found.images):
             check_file(path, filled=ending(path) in TABLES)
@@ -255,12 +245,12 @@ class Listing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What lies there and is not read, or is read twice."""
-        beside = () if self.holds_images else self.images
-        advice = "name the file that describes the images metadata.csv" if beside else self._advice
+        """Notes on files that are not read, or are copies."""
+        images = () if self.holds_images else self.images
+        advice = "call the file that describes the images metadata.csv" if images else self._advice
         lines = {
-            "copies of other files, whose rows count once more": (self._copies, ""),
-            "not read": ((*beside, *self.others), f": {advice}" * bool(advice)),
+            "copies of other files, whose rows are counted twice": (self._copies, ""),
+            "files not read": ((*images, *self.others), f": {advice}" * bool(advice)),
         }
         return tuple(
             f"{what} in '{self.folder}': {self.shown(files)}{more}" for what, (files, more) in lines.items() if files
@@ -268,7 +258,7 @@ class Listing:
 
     @property
     def _copies(self) -> list[Path]:
-        """Files of rows that hold the same as one before."""
+        """Files of rows with the same content as an earlier one."""
         alike = dict[tuple[int, bytes], list[Path]]()
         for path in self.rows:
             with path.open("rb") as file:
@@ -286,22 +276,22 @@ class Listing:
 
     @property
     def holds_images(self) -> bool:
-        """Whether images are the data: files of rows, if there are any, describe them."""
+        """Whether the data are images: all files of rows only describe them."""
         return bool(self.images) and all(path.stem.lower() == "metadata" for path in self.rows)
 
     def by_split(self, by_file: bool = False) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-        """Return the files of rows by split, and a note on what was done with several.
+        """Return the files of rows by split, and a note on files that are combined or left out.
 
-        Files that have an owner each, ``by_file``, are of one split: those in the folder or, without any, in those
-        below. Else a file belongs to a split if its name, or a folder's, is that of one or ends in it, such as
-        ``train.csv``, ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are splits only
-        if all belong to one, and each that is not of training has one that is called alike; else all are rows of one
-        split, unless one is just called as a split is.
+        With ``by_file`` each file has an owner, and all are of one split: the files in the folder or, if it has none,
+        in its subfolders. Else a file belongs to a split if its name, or its folder's, is or ends in the name of one,
+        such as ``train.csv``, ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are
+        splits only if all belong to one, and each test or validation file has a training file of the same name. Else
+        all files are one split; if one of them is called exactly as a split, they are refused.
         """
         if by_file:
             here = [path for path in self.rows if path.parent == self.folder] or [*self.rows]
             left = [path for path in self.rows if path not in {*here}]
-            note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
+            note = f"files of rows in subfolders of '{self.folder}' are left out: {self.shown(left)}"
             return {"train": here}, (note,) * bool(left)
         named_splits = {path: _split_of_names((*self._folders(path), path.name.split(".")[0])) for path in self.rows}
         splits = self._splits(named_splits)
@@ -310,24 +300,25 @@ class Listing:
             return splits, ()
         note = f"rows of {len(parts)} files in '{self.folder}' are combined: partition=files gives each its own client"
         if like := [path for path in parts if _LIKE_A_SPLIT.search(path.name)]:
-            note += f"; if {self.shown(like[:1])} is a split, let its name end in train or test"
+            note += f"; if {self.shown(like[:1])} is a split, rename it to end in train or test"
         return splits, (note,)
 
     def images_by_split(self, by_file: bool, labelled: bool) -> tuple[dict[str, list[Path]], dict[Path, str]]:
-        """Return all images by split, and their owners, which are used with ``by_file`` alone.
+        """Return all images by split, and their owners, if folders give them.
 
-        Images lie in folders ``CLASS``, ``SPLIT/CLASS`` if all are of splits, or ``OWNER/CLASS``; those whose classes
-        are written elsewhere, ``labelled``, may lie anywhere, as in folders ``SPLIT``, unless their owners are wanted.
+        Images are in folders ``CLASS``, ``OWNER/CLASS`` or, if all belong to splits, ``SPLIT/CLASS``. If `labelled`, a
+        metadata file has the classes, and images may be in any folders, such as ``SPLIT``, unless `by_file` asks for
+        owners.
         """
         folders = {path: self._folders(path) for path in self.images}
         deep, flat = (most(self.images, key=lambda path: len(folders[path])) for most in (max, min))
         depths = {len(folders[deep]), len(folders[flat])}
         alike = depths in ([{2}] if by_file else [{1}, {2}])
         if not alike and (by_file or not labelled):
-            beside = f" beside '{self.shown([flat])}'" * (flat != deep)
+            other = f" and '{self.shown([flat])}'" * (flat != deep)
             raise DataError(
-                f"'{self.folder}' holds '{self.shown([deep])}'{beside}: put each image into a folder CLASS, "
-                "OWNER/CLASS or SPLIT/CLASS, all alike"
+                f"'{self.folder}' holds '{self.shown([deep])}'{other}: put all images into folders CLASS, all into "
+                "OWNER/CLASS, or all into SPLIT/CLASS"
             )
         named_splits = {path: _split_of_names(inner if labelled else inner[:-1]) for path, inner in folders.items()}
         splits = {"train": [*self.images]} if by_file else self._splits(named_splits)
@@ -338,27 +329,30 @@ class Listing:
     def described(
         self, tables: Mapping[Path, Sequence[Mapping[str, Any]]]
     ) -> tuple[dict[Path, Mapping[str, Any]], tuple[str, ...]]:
-        """Return what the rows of files called metadata say of each image, and a note on what they leave open."""
+        """Return the metadata row of each image, and notes on images without rows and rows without images."""
         named = ((file.parent, str(row.get("file_name")), row) for file, table in tables.items() for row in table)
         rows = [(folder / name.replace("\\", "/"), row) for folder, name, row in named]
         counts, images = Counter(path for path, _ in rows), {*self.images}
         if several := [path for path in self.images if counts[path] > 1]:
             raise DataError(
-                f"rows of metadata in '{self.folder}' describe the same image, keep one: {self.shown(several)}"
+                f"several rows of metadata in '{self.folder}' describe one image: keep one for {self.shown(several)}"
             )
         found, notes = {path: row for path, row in rows if path in images}, list[str]()
         if tables and (without := [path for path in self.images if path not in found]):
             share = f"{len(without)} of {len(images)} images in '{self.folder}'"
             notes.append(f"{share} have no row of metadata: {self.shown(without)}")
-        if strangers := len(rows) - len(found):
-            notes.append(f"{strangers} of {len(rows)} rows of metadata in '{self.folder}' match no image: left out")
+        if unmatched := len(rows) - len(found):
+            notes.append(f"{unmatched} of {len(rows)} rows of metadata in '{self.folder}' match no image: left out")
         return found, (*notes,)
 
     def _folders(self, path: Path) -> tuple[str, ...]:
         return path.relative_to(self.folder).parts[:-1]
 
     def _splits(self, named_splits: Mapping[Path, tuple[str, str]]) -> dict[str, list[Path]]:
-        """Return files by split, in the order of the splits: one if not all names say a split, and what is before."""
+        """Return files by split, in the order of the splits; all are of one split unless each file belongs to one.
+
+        `named_splits` has the split of each file, empty if unknown, and the text before it in the name.
+        """
         by_split = {split: [path for path, (own, _) in named_splits.items() if own == split] for split in (*SPLITS, "")}
         others, train = by_split.pop(""), by_split["train"]
         exact = [path for path, (split, before) in named_splits.items() if split and not before]
@@ -368,9 +362,9 @@ class Listing:
             one = (exact or by_split["test"])[0]
             other = next(path for path in (*others, *alone, *train) if path != one)
             raise DataError(
-                f"'{self.folder}' holds '{self.shown([one])}' beside '{self.shown([other])}', and nothing says whether "
-                "these are splits of one data set: call it or its folder train or test, such as train-2.csv, or put it "
-                "into another folder"
+                f"'{self.folder}' holds '{self.shown([one])}' and '{self.shown([other])}', which may or may not be "
+                "splits of one data set: name the second or its folder train or test, such as train-2.csv, or move it "
+                "to another folder"
             )
         if others or not (train or exact):
             return {"train": [*named_splits]}
@@ -398,7 +392,7 @@ def split_called(name: str) -> tuple[str, str]:
 
 
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
-    """Return what several files are called: by their names without endings or, if these are alike, by their folders.
+    """Return distinct names for files: their names without extensions or, if some are equal, their folders.
 
     Examples
     --------
@@ -418,7 +412,7 @@ def names_of(files: Sequence[Path]) -> dict[Path, str]:
 
 
 def check_file(path: Path, *, filled: bool = True) -> None:
-    """Refuse what is no file, has a name that is not UTF-8 or, of rows, holds nothing at all."""
+    """Refuse a path that is not a file, has a name that is not UTF-8 or, if `filled`, is empty."""
     if not path.is_file():
         raise DataError(f"'{path}' is not a file, or is a broken link: replace it, or remove it")
     if any("\udc80" <= letter <= "\udcff" for letter in path.name):

@@ -1,4 +1,4 @@
-"""Columns whose values are classes, domains or owners, as numbers 0, 1, ..."""
+"""Encode labels, domains and owners as integers 0, 1, ..."""
 
 import re
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ IntArray = npt.NDArray[np.int64]
 Values = tuple[int | str, ...]
 
 MAX_UNDECLARED = 20
-"""Maximum number of different labels that are accepted as classes without a doubt."""
+"""The most distinct labels that are accepted as classes without a warning."""
 
 MIN_ROWS = {"numbers": 10, "texts": 2}
-"""Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
-each row, unless ``classes`` declares it."""
+"""The fewest rows for each label, on average, in a column with more labels than that; with fewer it is a quantity, or a
+name of each row, unless ``classes`` declares the labels."""
 
 TRUTH = ("False", "True")
-"""What classes are called that are truth values, in their order."""
+"""The names of the two classes of a boolean column, in order."""
 
-_SEVERAL = re.compile(r"[;,|/+&]")  # what stands between several labels in one cell
+_SEVERAL = re.compile(r"[;,|/+&]")  # separators of several labels in one cell
 _SINGLE = "only single-label classification is supported"
 
 
@@ -40,16 +40,9 @@ _SINGLE = "only single-label classification is supported"
 class Classes:
     """The classes of a data set, and the class of each row.
 
-    Parameters
-    ----------
-    values : tuple of int or str
-        The value that stands for each class, two or more.
-    names : tuple of str
-        What each class is called: by ``classes``, by a class-label column, else by its value.
-    labels : ndarray
-        (N,) int64, the class of each row, the training rows first.
-    notes : tuple of str
-        Doubts of labels that are many whole numbers, several others in one cell, or called like what is missing.
+    `values` has the value in the label column of each of the C classes, two or more, and `names` its name: from
+    ``classes``, from a class-label column, or the value itself. `labels` (N,) int64 are 0..C-1, training rows first.
+    `notes` name doubtful labels: many whole numbers, combinations of other labels, or markers of missing values.
     """
 
     values: Values
@@ -59,22 +52,21 @@ class Classes:
 
 
 def classes_of(source: Source) -> Classes:
-    """Return the classes of a data set; equal arguments return the same object.
+    """Return the classes of a data set; the same source returns the same object.
 
-    They are those of ``classes``, or the names of a class-label column, or the values that the catalogue declares, or
-    else the sorted distinct values of the training split: integers, truth values (false first) or strings. So integers
-    0..C-1 stay as they are.
+    They are taken from ``classes``, from a class-label column or from the catalogue, else they are the sorted distinct
+    values of the training split: integers, booleans (false first) or strings. So integers 0..C-1 do not change.
     """
     return source.once(_classes)
 
 
 def _classes(source: Source) -> Classes:
-    written = source.once(_written, source.label, "label-column")
+    written = source.once(_typed, source.label, "label-column")
     truth, called = pa.types.is_boolean(written.type), source.frame.classes.get(source.label, ())
     found, wanted = _column(source, source.label, "label-column"), parse_classes(source.reading.classes)
     notes: tuple[str, ...] = ()
     if wanted:
-        values = _wanted(source, found, TRUTH if truth else called, [label for _, label in wanted])
+        values = _declared_values(source, found, TRUTH if truth else called, [label for _, label in wanted])
     elif source.values or called:
         values = source.values or tuple(range(len(called)))
     else:
@@ -86,37 +78,37 @@ def _classes(source: Source) -> Classes:
 
 
 def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str, ...]:
-    """Refuse undeclared values that cannot be classes; return doubts about others."""
+    """Refuse undeclared values that cannot be classes; return notes on doubtful ones."""
     column = f"label column '{source.label}' of {source.place}"
     if len(values) < 2:
         raise DataError(
-            f"{column} has one value only, {_shown(values)}: "
-            "set label-column to one that holds two or more classes, or declare them in classes"
+            f"{column} has only one value, {_shown(values)}: "
+            "set label-column to one with two or more classes, or list the classes in classes"
         )
-    check_spelling(column, values, "write both alike, or name all classes in classes if they are two")
+    check_spelling(column, values, "write both the same way, or list all classes in classes if they differ")
     kind = "texts" if is_text(found.type) else "numbers"
     if len(values) > max(MAX_UNDECLARED, source.train_rows // MIN_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
         raise DataError(
             f"{column} has {len(values)} different {kind} in {source.train_rows} rows: {what}, and {_SINGLE}: "
-            "name another label-column, or put it into a few classes"
+            "set label-column to another column, or group the values into a few classes"
         )
     alone = _alone(source, found, values)
     if kind == "numbers":
-        many = f"{column}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
+        many = f"{column}: {len(values)} different whole numbers are treated as classes; {_SINGLE}"
         return (many,) * (len(values) > MAX_UNDECLARED) + alone
     words = [*map(str, values)]
     for value in words:
         parts = [part.strip() for part in _SEVERAL.split(value)]
         if len(parts) > 1 and {*words}.issuperset(parts):
-            return (f"{column}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}", *alone)
+            return (f"{column}: {value!r} is treated as another class than {parts[0]!r}; {_SINGLE}", *alone)
     none = ",".join(value for value in words if value in NO_NUMBER or value.lower() in ABSENT)
-    said = f"{column}: {none} is taken as a class; missing-values={none} if there is none then"
-    return (said,) * bool(none) + alone
+    note = f"{column}: {none} is treated as a class; set missing-values={none} if it means a missing label"
+    return (note,) * bool(none) + alone
 
 
 def _alone(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str, ...]:
-    """Note classes of one row, such as a total, or the cell of another header, where others have several."""
+    """Note classes with a single row, such as a total or a repeated header, if other classes have more."""
     codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
     counts = np.bincount(codes[codes >= 0], minlength=len(values))
     rows = [(values[code], source.frame.rows_said(codes == code)) for code in np.flatnonzero(counts == 1)]
@@ -124,11 +116,15 @@ def _alone(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str,
         return ()
     (value, where), *others = rows
     more = f" and {len(others)} more classes have" if others else " has"
-    return (f"label column '{source.label}' of {source.place}: {value!r}{more} one row alone ({where})",)
+    return (f"label column '{source.label}' of {source.place}: {value!r}{more} only one row ({where})",)
 
 
-def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], labels: Sequence[str]) -> Values:
-    """Return the values that ``classes`` names; of a class that a class-label column lacks, one that no row has."""
+def _declared_values(source: Source, found: pa.ChunkedArray, called: Sequence[str], labels: Sequence[str]) -> Values:
+    """Return the values of the `labels` that ``classes`` lists.
+
+    `called` are the names of a class-label column. A class that is not among them gets a negative value, which no row
+    has.
+    """
     if called == TRUTH:
         labels = [label.capitalize() if label.capitalize() in TRUTH else label for label in labels]
     if called and (called != TRUTH or {*labels} <= {*TRUTH}):
@@ -144,7 +140,7 @@ def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], label
 
 
 def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
-    """Return a data set whose classes have names already, with the classes that a reading declares."""
+    """Return a data set with named classes in the order of ``classes``; unchanged if `classes` is empty."""
     wanted = parse_classes(classes)
     if not wanted:
         return arrays
@@ -153,24 +149,25 @@ def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
     labels = numbers[arrays.labels]
     if left := sorted({*arrays.labels[labels < 0].tolist()}):
         names = ", ".join(arrays.class_names[number] for number in left)
-        raise DataError(f"{place} has labels {names}: labels must be {_shown(list(order))}, as classes says")
+        raise DataError(f"{place} has labels {names}: labels must be {_shown(list(order))}, by classes")
     spec = replace(arrays.spec, classes=len(wanted))
     return replace(arrays, spec=spec, labels=labels, class_names=tuple(name for name, _ in wanted))
 
 
 def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]:
-    """Return the sorted distinct values of a column of all splits, and of each row (N,) the number of its value.
+    """Return the sorted distinct values of a column in all splits, and the index of each row's value (N,).
 
-    Messages name ``key``, the run config's key for the column.
+    `key` is the key of the run config that names the column, for messages.
     """
     found = _column(source, column, key)
     values = _distinct(found)
     called = f"column '{column}' of {source.place}"
-    check_spelling(called, values, "write both alike", cased=True)
+    check_spelling(called, values, "write both the same way", cased=True)
     whole = {re.sub(r"^(-?(?:0|[1-9]\d*))\.0+$", r"\1", str(value)): value for value in values}
     if len(whole) < len(values):
         one = next(value for value in values if value not in whole.values())
-        raise DataError(f"{called} holds {one!r} and {str(one).partition('.')[0]!r}, one number: write both alike")
+        other = str(one).partition(".")[0]
+        raise DataError(f"{called} holds {one!r} and {other!r}, the same number: write both the same way")
     return values, pc.index_in(found, value_set=pa.array(values, found.type)).to_numpy().astype(np.int64)
 
 
@@ -179,10 +176,10 @@ def _distinct(found: pa.ChunkedArray) -> Values:
 
 
 def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
-    """Return the class of each label, all of which must have one."""
+    """Return the class index of each label; refuse labels without a class."""
     called = source.frame.classes.get(source.label, ())
     said = parse_classes(source.reading.classes)
-    known = _shown([label for _, label in said] or values) + ", as classes says" * bool(said)
+    known = _shown([label for _, label in said] or values) + ", by classes" * bool(said)
     try:
         codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
     except pa.ArrowException:
@@ -201,15 +198,15 @@ def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
 
 
 def _column(source: Source, column: str, key: str) -> pa.ChunkedArray:
-    """Return a column of all rows, int64 or text, no value missing."""
-    found = source.once(_written, column, key)
+    """Return a column of all rows as int64 or text; refuse missing values."""
+    found = source.once(_typed, column, key)
     return found.cast(pa.int64()) if pa.types.is_boolean(found.type) else found
 
 
-def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
-    """Return a column of all rows as it is written: int64, truth values or text, no value missing."""
+def _typed(source: Source, column: str, key: str) -> pa.ChunkedArray:
+    """Return a column of all rows as int64, booleans or text; refuse missing values."""
     found, reading, is_label = source.frame[column], source.reading, key == "label-column"
-    words = () if is_label else reading.missing  # rows without a label are gone already
+    words = () if is_label else reading.missing  # rows without a label were left out
     if is_text(found.type):
         found = pc.utf8_trim_whitespace(found.cast(TEXT))
         found = pc.if_else(are_missing(found, ["", *words]), pa.scalar(None, TEXT), found)
@@ -230,15 +227,15 @@ def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
     if is_label and pa.types.is_floating(kind):
         looks = f", {len(found.unique())} different ones in {len(found)} rows (this looks like regression; {_SINGLE})"
     elif is_label and pa.types.is_nested(kind):
-        looks = f", several labels a row ({_SINGLE})"
+        looks = f", several labels in each row ({_SINGLE})"
     raise DataError(
         f"column '{column}' of {source.place} holds {in_words(kind)}{looks}: set {key} to one that holds whole "
-        "numbers, truth values or texts"
+        "numbers, booleans or texts"
     )
 
 
 def check_filled(source: Source, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the cells of a column; DataError if some are missing."""
+    """Return the cells of a column; refuse missing values."""
     missing = cells.is_null(nan_is_null=True).to_numpy()
     if missing.any():
         rows = source.frame.rows_said(missing)
@@ -247,7 +244,7 @@ def check_filled(source: Source, column: str, cells: pa.ChunkedArray) -> pa.Chun
 
 
 def _shown(values: Sequence[int | str]) -> str:
-    """Return some values in the form of messages."""
+    """List values for a message; many are shortened."""
     if len(values) > 2 and tuple(values) == tuple(range(len(values))):
         return f"0..{len(values) - 1}"
     shown = [shorten(str(value), 30) for value in values[:20]]
@@ -255,10 +252,9 @@ def _shown(values: Sequence[int | str]) -> str:
 
 
 def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], torch.Tensor | None]:
-    """Return the names of a data set's owners, by number, and the number (N,) of each row's own; None without owners.
+    """Return the names of the owners of rows, and the index of each row's owner (N,), in the order `rows`.
 
-    The owners are the files that it was read from, or the values of its ``id_column``, ascending. ``rows`` (N,) is the
-    order of rows that is wanted.
+    Owners are files, or the sorted values of the reading's ``id_column``. Without owners, return () and None.
     """
     if source.owners:
         there, codes = np.unique(source.frame.in_file, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What is made of an object once, and kept as long as the object is."""
+"""Cache what functions return for an object, as long as the object lives."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -8,14 +8,14 @@ _Made = TypeVar("_Made")
 
 
 class Memo:
-    """An object that keeps what functions have made of it."""
+    """An object that caches what functions return for it."""
 
     @cached_property
     def _made(self) -> dict[Any, Any]:
         return {}
 
     def once(self, make: Callable[..., _Made], *arguments: Any) -> _Made:
-        """Return what a function makes of this object: the same one for equal arguments."""
+        """Call a function with this object and some arguments, or return its cached result for equal arguments."""
         key = make, *arguments
         if key not in self._made:
             self._made[key] = make(self, *arguments)

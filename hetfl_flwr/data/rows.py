@@ -1,4 +1,4 @@
-"""Reads files of rows whole and concatenates them: columns are matched by name, and text stays text."""
+"""Read files of rows and concatenate them: columns are matched by name, and text stays text."""
 
 import json
 from collections import Counter
@@ -23,13 +23,13 @@ from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.text import some
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_BUFFER, _AT_ONCE = 2**14, 2**20  # bytes of a file of columns, and of cells, that are read at a time
+_BUFFER, _AT_ONCE = 2**14, 2**20  # bytes of a parquet file, and of its cells, that are read at a time
 
 
 def read_file(path: Path, reading: Reading, called: str = "") -> list[tuple[str, Frame]]:
-    """Read a file of rows: one table without a title, or one a sheet of several, with its title.
+    """Read a file of rows as pairs of title and table: one for each sheet if there are several, else one without title.
 
-    Messages call the file by its path, or as it is ``called``.
+    `called` is the name of the file in messages, by default its path.
     """
     check_file(path)
     kind, called = TABLES.get(ending(path), "csv"), called or f"'{path}'"
@@ -53,12 +53,12 @@ def read_file(path: Path, reading: Reading, called: str = "") -> list[tuple[str,
 
 
 def _named(called: str, frame: Frame) -> Frame:
-    """Return the rows of a file, whose columns have names of their own in one form of letters."""
+    """Return the rows of a file with normalised column names; refuse duplicate names."""
     names = [*map(column_called, frame.names)]
     for name, count in Counter(" ".join(name.split()) for name in names).items():
         if count > 1:
             raise DataError(
-                f"{called} has column {name!r} more than once: give each column a name of its own{header_hint(names)}"
+                f"{called} has column {name!r} more than once: give each column a different name{header_hint(names)}"
             )
     own = {column_called(name): classes for name, classes in frame.classes.items()}
     images = frozenset(map(column_called, frame.images))
@@ -66,7 +66,7 @@ def _named(called: str, frame: Frame) -> Frame:
 
 
 def with_folders(frame: Frame, path: Path, root: Path | None) -> Frame:
-    """Return the rows of a file with a column for each folder ``NAME=VALUE`` below the root, as Hive writes them."""
+    """Add a column for each folder ``NAME=VALUE`` between the root and a file, as in Hive partitioning."""
     folders = path.parent.relative_to(root).parts if root else ()
     table = frame.table
     for name, equal, value in (one.partition("=") for one in folders):
@@ -77,7 +77,7 @@ def with_folders(frame: Frame, path: Path, root: Path | None) -> Frame:
 
 
 def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
-    """Return what is not plain about files and how they were read, a line for those that are alike in it."""
+    """Return the notes of files, one line for all files with the same note."""
     found: dict[str, list[str]] = {}
     for frame in frames:
         for line in frame.notes:
@@ -86,7 +86,7 @@ def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
 
 
 def _parquet(path: Path) -> pa.Table:
-    """Read a few columns at a time, each in batches, so that what is packed never lies in memory as a whole."""
+    """Read a parquet file in batches of a few columns, so that the compressed data are never in memory as a whole."""
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
@@ -112,9 +112,9 @@ def _arrow(path: Path) -> pa.Table:
 
 
 def _json(path: Path, encoding: str = "") -> pa.Table:
-    """Return the rows of a list of objects, of one object a line, or of one of columns as pandas writes a frame.
+    """Read a list of objects, one object for each line, or an object of columns as pandas writes a data frame.
 
-    A key that a row lacks is missing there.
+    Keys that a row lacks are missing values.
     """
     text, _ = read_letters(path, encoding)
     try:
@@ -123,7 +123,7 @@ def _json(path: Path, encoding: str = "") -> pa.Table:
         except ValueError:
             rows = [json.loads(line) for line in text.split("\n") if line.strip()]
     except RecursionError:
-        raise DataError(f"'{path}' holds lists or objects that are nested too deeply") from None
+        raise DataError(f"'{path}' holds lists or objects that are nested too deeply: flatten them") from None
     if isinstance(rows, dict) and all(isinstance(cells, dict) for cells in rows.values()):
         keys = dict.fromkeys(key for cells in rows.values() for key in cells)
         rows = [{name: cells.get(key) for name, cells in rows.items()} for key in keys]
@@ -135,7 +135,7 @@ def _json(path: Path, encoding: str = "") -> pa.Table:
 
 
 def _array(cells: list[Any]) -> pa.Array:
-    """Return cells; numbers and texts in one column are texts, in which 1 and 1.0 are one."""
+    """Return cells as an array; mixed numbers and texts become texts, where 1 and 1.0 are equal."""
     try:
         return pa.array(cells)
     except (pa.ArrowException, OverflowError):
@@ -151,23 +151,11 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def joined(files: Sequence[tuple[str, Frame]], reading: Reading) -> tuple[Frame, dict[str, tuple[str, str]]]:
-    """Return the rows of files, one after the other, and which columns some of them lack.
+    """Concatenate the rows of files, each with its name in messages; also return which columns some files lack.
 
-    Numbers in one file and texts in another are texts, whole numbers and fractions are fractions.
-
-    Parameters
-    ----------
-    files : sequence of (str, Frame)
-        What messages call each file once its rows are among those of the others, and its rows.
-    reading : Reading
-        Which columns are ignored.
-
-    Returns
-    -------
-    frame : Frame
-        All rows; a column is empty where a file lacks it, and everywhere if it is ignored and no type holds its cells.
-    lacking : mapping
-        Of each column that a file lacks, the name of the first such file, and of one that has it.
+    Numbers in one file and texts in another become texts, whole numbers and fractions become fractions. A column is
+    empty in the rows of files that lack it, and in all rows if it is ignored and no type fits its cells. The returned
+    mapping has, for each column that a file lacks, the names of the first such file and of one that has it.
     """
     first: dict[str, Frame] = {}
     kinds: dict[str, pa.DataType] = {}
@@ -178,8 +166,8 @@ def joined(files: Sequence[tuple[str, Frame]], reading: Reading) -> tuple[Frame,
             kind = frame[name].type if frame[name].null_count < len(frame) else pa.null()
             if frame.classes.get(name) != other.classes.get(name) and kind != pa.null():
                 raise DataError(
-                    f"column {name!r} of {frame.files[0]} declares other classes than that of {other.files[0]}: "
-                    "declare the same"
+                    f"column {name!r} of {frame.files[0]} declares other classes than in {other.files[0]}: declare the "
+                    "same classes in both"
                 )
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
@@ -212,7 +200,7 @@ def _cast(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds what both hold."""
+    """Return the type that holds the cells of both types."""
     if one == other:
         return one
     if any(map(is_text, (one, other))) and not any(map(pa.types.is_nested, (one, other))):
@@ -222,12 +210,12 @@ def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _clash(name: str, frame: Frame, other: Frame) -> str:
-    """Return what is said of a column that holds other things in one file than in another before."""
+    """Return the message on a column whose types in two files do not fit."""
     kind, before = frame[name].type, other[name].type
     place, there = f"column {name!r} of {frame.files[0]}", f"that of {other.files[0]}"
     if pa.types.is_nested(kind) and pa.types.is_nested(before):
         return (
-            f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(before)}: cut or fill all to one "
+            f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(before)}: cut or pad all to one "
             "length"
         )
     return (
@@ -237,7 +225,7 @@ def _clash(name: str, frame: Frame, other: Frame) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of what an error is about."""
+    """Return the first line of the message of an error's root cause."""
     while error.__cause__:
         error = error.__cause__
     lines = str(error).strip().splitlines()

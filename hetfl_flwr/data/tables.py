@@ -1,4 +1,4 @@
-"""Tables: columns read as numbers and categories, sliced over the clients, and brought to one scale."""
+"""Decode tables, whose columns are numbers, dates or categories, and slice their columns over clients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,61 +33,50 @@ from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
 MIN_ALIKE = 3
-"""Test rows from which on it is noted that they are training rows, too."""
+"""The fewest test rows that equal training rows for a note."""
 
 MIN_DATES = 10
-"""Dates of a file, none with a day above 12, from which on this is no chance."""
+"""The fewest dates of a file that cannot all have days up to 12 by chance."""
 
 MIN_COPIES, MAX_COPIES = 20, 3
-"""Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
+"""The fewest training rows for a note on a column that determines all classes, and the most values of that column for
+each class."""
 
 
 def read_table(source: Source, rows: IntArray) -> Arrays:
-    """Turn each row of a table into numbers, NaN where a number is missing; `hetfl_flwr.data.columns` says how.
+    """Decode a table to inputs (N, features) float64 in the order `rows`, neither scaled nor centred.
 
-    A column of numbers or dates is one input. A category has an input for each value that the training split has, 1
-    where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and the last.
-    With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout, or 0.5 of
-    two values.
-
-    Parameters
-    ----------
-    source : Source
-        The table.
-    rows : ndarray
-        The order of its rows, as in `hetfl_flwr.data.decode.decode`.
-
-    Returns
-    -------
-    Arrays
-        Inputs (N, features) float64, neither scaled nor centred.
+    A column of numbers or dates is one input, NaN where a value is missing. A category is one-hot encoded: it has an
+    input for each value in the training split, in sorted order; a missing value counts as a value, the last one. A
+    category of two values is one input, 1 for the second. A value that only the test split has is all zeros, or 0.5 if
+    the category has two values.
     """
     classes = classes_of(source)
     labels = classes.labels
     table = opened_table(source)
     if refused := [decision for decision, _ in table if decision.problem]:
-        more = f"; {len(refused) - 1} more columns cannot be learnt from, see hetfl data" * (len(refused) > 1)
+        more = f"; {len(refused) - 1} more columns have problems, see hetfl data" * (len(refused) > 1)
         raise DataError(refusal(source, refused[0]) + more)
     kept = [decision.column for decision, _ in table if decision.column]
     groups = tuple(len(column.input_names) for column in kept)
     inputs, first = np.empty((len(source), sum(groups))), 0
     doubted, notes, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
     has_test = source.train_rows < len(source) and not source.is_catalogued
-    rows_alike = _Alike(labels) if has_test else None
+    hashes = _RowHashes(labels) if has_test else None
     for decision, cells in table:
         found, own = read(decision.column, cells) if decision.column else None, [*decision.notes]
         own += [note for name, note in doubted if name == decision.name]
         if found:
             numbers = found[0].reshape(len(source), -1)
             own += _copies(source, numbers, labels[: source.train_rows])
-            if rows_alike:
-                rows_alike.add(numbers)
+            if hashes:
+                hashes.add(numbers)
             inputs[:, first : first + numbers.shape[1]] = numbers
             first += numbers.shape[1]
         notes += [(decision.name, note) for note in own]
         facts.append(ColumnFacts.of(replace(decision, notes=(*own,)), cells, found))
     if not kept:
-        raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
+        raise DataError(f"{source.place} has no column to learn from: {'; '.join(grouped(source.place, notes))}")
     ordered = bool((np.diff(rows) == 1).all())
     return Arrays(
         spec=DataSpec((sum(groups),), len(classes.values)),
@@ -98,13 +87,13 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         centre=torch.zeros(sum(groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
-        notes=(*said(source.place, notes), *(rows_alike.notes(source) if rows_alike else ())),
+        notes=(*grouped(source.place, notes), *(hashes.notes(source) if hashes else ())),
         overview=Overview.of(source, facts),
     )
 
 
 def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
-    """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
+    """Decide on each column of a table that is not ignored; return it with its cleaned cells of all splits."""
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
     declared: dict[str, Wanted] = {**dict.fromkeys(source.frame.classes, "category"), **wanted}
     values, found = parse_categories(source.reading.categorical_columns, columns), []
@@ -112,7 +101,7 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
         try:
             cells = cleaned(whole := source.frame[name], source.reading.missing)
         except pa.ArrowInvalid:
-            way_out = "write the file again, or name it in ignore-columns"
+            way_out = "save the file as UTF-8, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
             continue
         decision = decide(
@@ -130,15 +119,15 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {mixed}", way_out=way_out)
         plain = decision.column if of_words or name not in declared or declared[name] == "number" else None
-        if plain and (other := _otherwise_in_a_file(source, plain, cells)):
-            way_out = "write all in one notation, list the files in dataset, each of which is then read by itself"
+        if plain and (other := _other_notation(source, plain, cells)):
+            way_out = "write all in one notation, list the files in dataset to read each separately"
             decision = Decision(name, problem=other, way_out=f"{way_out}, or name it in ignore-columns")
         found.append((decision, cells))
     return found
 
 
-def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray) -> str:
-    """Return which file has numbers or dates in another notation, or some dates that all may be; else nothing."""
+def _other_notation(source: Source, column: Column, cells: pa.ChunkedArray) -> str:
+    """Name a file whose numbers or dates are in another notation, or whose dates may all be; empty if there is none."""
     frame, size = source.frame, len(source.frame.files)
     if source.is_catalogued or size < 2 or not is_text(cells.type):
         return ""
@@ -150,23 +139,23 @@ def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray)
         if other:
             where = frame.files[file] or "one split"
             return f"holds {column.kind}s written as {column.notation}, but in {where} as {other}"
-    turned = SWAPPED.get(column.notation)
-    there = ~np.isnan(read(replace(column, notation=turned), cells)[0]) if turned else np.zeros(0, bool)
+    swapped = SWAPPED.get(column.notation)
+    there = ~np.isnan(read(replace(column, notation=swapped), cells)[0]) if swapped else np.zeros(0, bool)
     if there.any() and not there[~np.isnan(numbers)].all():
         either = np.bincount(frame.in_file[there], minlength=size)
         for file in np.flatnonzero((either == filled) & (filled >= MIN_DATES)):
             where = frame.files[file] or "one split"
-            return f"holds dates written as {column.notation}, but all of {where} may be {turned}"
+            return f"holds dates written as {column.notation}, but all dates in {where} may be {swapped}"
     return ""
 
 
 def refusal(source: Source, decision: Decision) -> str:
-    """Return why a column cannot be learnt from, and the way out."""
+    """Return the message that refuses a column."""
     return f"column '{decision.name}' of {source.place} {decision.problem}: {decision.way_out}"
 
 
-def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return notes on columns, (name, text) each, with the columns that each text holds of, many of them in short."""
+def grouped(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return one line for each distinct note, with its columns; `notes` are pairs (name, text)."""
     columns: dict[str, list[str]] = {}
     for name, text in notes:
         columns.setdefault(text, []).append(name)
@@ -174,63 +163,57 @@ def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _copies(source: Source, inputs: FloatArray, labels: IntArray) -> list[str]:
-    """Note a column that tells the classes apart by itself, by its values or by where it has none."""
+    """Note a column that alone determines the class, by its values or by which of them are missing."""
     inputs = inputs[: len(labels)]
     if source.is_catalogued or len(labels) < MIN_COPIES:
         return []
     empty = np.isnan(inputs)
-    for found, what in ((inputs, "its values tell"), (empty, "whether it has a value tells")):
-        if (found is inputs or empty.any()) and _tell(found, labels):
-            why = "if it repeats the label, or is known only after it, name it in ignore-columns"
-            return [f"{what} the classes of all training rows: {why}"]
+    for found, what in ((inputs, "its values determine"), (empty, "whether it has a value determines")):
+        if (found is inputs or empty.any()) and _determine(found, labels):
+            why = "if it repeats the label, or is known only after the label, name it in ignore-columns"
+            return [f"{what} the class of every training row: {why}"]
     return []
 
 
-def _tell(inputs: npt.NDArray[Any], labels: IntArray) -> bool:
-    """Return whether there are one value or more for each class, and none for two."""
+def _determine(inputs: npt.NDArray[Any], labels: IntArray) -> bool:
+    """Return whether each value belongs to one class, and there are only a few values."""
     most = MAX_COPIES * len(np.unique(labels))
     if len(np.unique(inputs[: 4 * most], axis=0)) > most:
-        return False  # sorting all of each column takes long
+        return False  # sorting whole columns takes long
     values = np.unique(inputs, axis=0, return_inverse=True)[1].ravel()
     pairs = len(np.unique(values * (labels.max() + 1) + labels))
     return pairs == len(np.unique(values)) <= most
 
 
-class _Alike:
-    """Tells test rows that are training rows, too, by a number for each row: of equal rows the same."""
+class _RowHashes:
+    """Hashes of all rows, to find test rows that equal training rows."""
 
     def __init__(self, labels: IntArray) -> None:
         self._draw = np.random.default_rng(0)
         self._sums = labels.astype(np.uint64)
 
     def add(self, inputs: FloatArray) -> None:
-        """Count in the inputs (N, features) of a column."""
+        """Add the inputs (N, features) of a column to the hashes."""
         odd = self._draw.integers(2**63, size=inputs.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         self._sums += (np.ascontiguousarray(inputs).view(np.uint64) * odd).sum(axis=1, dtype=np.uint64)
 
     def notes(self, source: Source) -> tuple[str, ...]:
-        """Note how many test rows are training rows, if these are more alike than training rows are to one another."""
+        """Note how many test rows equal training rows, if that is more than duplicates within training rows explain."""
         train, test = self._sums[: source.train_rows], self._sums[source.train_rows :]
         alike = int(np.isin(test, train).sum())
         usual = 1 - len(np.unique(train)) / len(train)
         if alike < MIN_ALIKE or alike <= 2 * usual * len(test):
             return ()
-        return (f"{alike} of {len(test)} test rows of {source.place} are training rows, too: scores are too high",)
+        return (
+            f"{alike} of {len(test)} test rows of {source.place} equal training rows: test scores will be too high",
+        )
 
 
 def parse_features(text: str) -> float | None:
-    """Return the overlap of the slices that a text asks for, or None for "all".
+    """Parse ``features`` of the run config: return the overlap of the slices, or None for "all".
 
-    Parameters
-    ----------
-    text : str
-        ``all``: every client has every column; or ``slices:OVERLAP``: each has a slice of its own, OVERLAP at
-        least 0 and below 1; see `feature_slice`.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither.
+    With ``all`` every client has every column. With ``slices:OVERLAP``, OVERLAP in [0, 1), each client has a slice of
+    them; see `feature_slice`. Anything else raises `ConfigError`.
 
     Examples
     --------
@@ -250,34 +233,16 @@ def parse_features(text: str) -> float | None:
 
 
 def feature_slice(columns: int, clients: int, position: int, overlap: float | None, seed: int) -> tuple[int, ...]:
-    """Return the columns of one client: its own part of them, and some of its neighbour's.
+    """Return the columns of the client at `position`, ascending: its own part of them, and some of its neighbour's.
 
-    As in SubTab (Ucar et al., NeurIPS 2021, section 3), which CHFL takes its feature slices from. The columns,
-    in an order drawn by the seed, are cut into equal parts, one a client (where that leaves a remainder, the first
-    parts have one more). Each client has its own part, and before it the last ``overlap`` of the part before, the
-    last part coming before the first. So from three clients on, each shares that many columns with either neighbour.
-    Departs from the paper: there the first slice is enlarged at its other end instead, and the slices form no ring.
+    The slices are those of SubTab (Ucar et al., NeurIPS 2021, section 3), which CHFL uses. The `columns`, shuffled by
+    the seed, are cut into one equal part for each of the `clients`; the first parts get any remainder. A client has its
+    own part and the last columns of the part before it, a fraction `overlap` in [0, 1) of that part, rounded; the last
+    part comes before the first. So with three or more clients, each shares as many columns with both neighbours. In the
+    paper the slices do not form a ring: the first slice is extended at its other end instead.
 
-    A column that is a category goes with all its inputs.
-
-    Parameters
-    ----------
-    columns : int
-        Columns of the table, 1 or more; see `Arrays.groups`.
-    clients : int
-        K, the number of slices, 1 or more.
-    position : int
-        Which slice, 0..K-1.
-    overlap : float
-        In [0, 1): which fraction of a part, rounded to whole columns, the next client has, too. 0: no column is
-        in two slices.
-    seed : int
-        The run's seed, 0 or more.
-
-    Returns
-    -------
-    tuple of int
-        Columns, ascending; all slices together cover all columns, and none is empty.
+    Columns are those of `Arrays.groups`: a category keeps all its inputs. All slices together cover all columns, and
+    none is empty. With `overlap` None each client has all columns.
 
     Examples
     --------
@@ -297,10 +262,10 @@ def feature_slice(columns: int, clients: int, position: int, overlap: float | No
 
 
 def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
-    """Return some columns of a table that is not scaled yet, each with all the inputs it became.
+    """Return some columns of a table that is not scaled yet, each with all of its inputs.
 
-    Equal arguments return one copy of the values; all columns in their order are the table itself, not copied. So a
-    process holds one copy a slice, as many as there are clients in it and less than the columns.
+    Equal arguments return the same copy, and all columns in order return the table itself, so a process holds one copy
+    of each slice.
     """
     return table if columns == tuple(range(len(table.groups))) else table.once(_sliced, columns)
 

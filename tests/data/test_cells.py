@@ -445,15 +445,19 @@ CODED = [-999 if row % 8 == 0 else row % 13 for row in NUMBERS]
         (turns(*(f"{row} {('kg', 'lb')[row % 2]}" for row in range(10, 26))), ["numbers"], True),
         (turns(*(f"{row} {('kg', 'lb', 'g')[row % 3]}" for row in range(10, 26))), ["numbers"], True),
         # the label once more
-        ([f"class {label}" for label in LABELS], ["its values tell the classes"], True),
-        ([LABELS.index(label) + 0.5 for label in LABELS], ["its values tell the classes"], True),
-        ([f"{label}{row % 3 == 0}" for row, label in enumerate(LABELS)], ["its values tell the classes"], True),
-        (["class u", *(f"class {label}" for label in LABELS[1:])], ["its values tell the classes"], False),
-        ([row / 7 for row in NUMBERS], ["its values tell the classes"], False),  # all different, as measured
-        ([f"ward {row % 8}" for row in NUMBERS], ["its values tell the classes"], False),
+        ([f"class {label}" for label in LABELS], ["its values determine the class"], True),
+        ([LABELS.index(label) + 0.5 for label in LABELS], ["its values determine the class"], True),
+        ([f"{label}{row % 3 == 0}" for row, label in enumerate(LABELS)], ["its values determine the class"], True),
+        (["class u", *(f"class {label}" for label in LABELS[1:])], ["its values determine the class"], False),
+        ([row / 7 for row in NUMBERS], ["its values determine the class"], False),  # all different, as measured
+        ([f"ward {row % 8}" for row in NUMBERS], ["its values determine the class"], False),
         # filled for one class alone
         ([f"{row}.5" if label == "v" else "" for row, label in enumerate(LABELS)], ["whether it has a value"], True),
-        ([f"{row}.5" if row > 3 or label == "v" else "" for row, label in enumerate(LABELS)], ["where it has"], False),
+        (
+            [f"{row}.5" if row > 3 or label == "v" else "" for row, label in enumerate(LABELS)],
+            ["whether it has a value"],
+            False,
+        ),
     ],
 )
 def test_columns_that_may_be_read_wrongly_or_tell_too_much_are_noted(cells, words, told):

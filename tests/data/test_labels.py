@@ -116,8 +116,8 @@ def test_labels_of_json_are_one_however_they_are_written(tmp_path):
         (["unknown", "u", "v"], ["missing-values=unknown"]),
         (["NA", "EU", "AF"], ["'NA'", "classes"]),
         (["?", "ja", "nein"], ["row 2 and 69 more"]),
-        (["u", "v"] * 104 + ["u", "Total"], ["'Total' has one row alone (row 211)"]),
-        ([3, *[1, 2] * 104, 9], ["3 and 1 more classes have one row alone (row 2)"]),
+        (["u", "v"] * 104 + ["u", "Total"], ["'Total' has only one row (row 211)"]),
+        ([3, *[1, 2] * 104, 9], ["3 and 1 more classes have only one row (row 2)"]),
     ],
 )
 def test_labels_that_may_be_something_else_are_doubted_until_they_are_declared(labels, words):
@@ -133,17 +133,17 @@ NO_CLASSES = {
     "undeclared number": (["1", "2"], {"classes": "1,3"}, ["row 3", "29 more", "2"]),
     "no integers": (["1", "2"], {"classes": "no,yes"}, ["integers"]),
     "a mark of control": (["no", "yes\x00"], {}, ["'yes\\x00'"]),
-    "one": (["7"], {}, ["one value only, 7"]),
+    "one": (["7"], {}, ["only one value, 7"]),
     "none": ([""], {}, ["label-column"]),
-    "capitals": (["Ill", "ill", "well", "WELL"], {}, ["'Ill' and 'ill', 'WELL' and 'well'", "write both alike"]),
-    "an accent": ([*YES, "y\u00e9s", "ye\u0301s"], {}, ["write both alike"]),
+    "capitals": (["Ill", "ill", "well", "WELL"], {}, ["'Ill' and 'ill', 'WELL' and 'well'", "write both the same way"]),
+    "an accent": ([*YES, "y\u00e9s", "ye\u0301s"], {}, ["write both the same way"]),
     **{
-        f"the hyphen U+{ord(one):X}": ([*YES, "y-s", f"y{one}s"], {}, ["'y-s' and", "write both alike"])
+        f"the hyphen U+{ord(one):X}": ([*YES, "y-s", f"y{one}s"], {}, ["'y-s' and", "write both the same way"])
         for one in "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63"
     },
-    "a soft hyphen": ([*YES, "y\u00ades"], {}, ["write both alike"]),
-    "no width": ([*YES, "y\u200bes"], {}, ["write both alike"]),
-    "a wide letter": ([*YES, "\uff59es"], {}, ["write both alike"]),
+    "a soft hyphen": ([*YES, "y\u00ades"], {}, ["write both the same way"]),
+    "no width": ([*YES, "y\u200bes"], {}, ["write both the same way"]),
+    "a wide letter": ([*YES, "\uff59es"], {}, ["write both the same way"]),
     "quantities": ([row // 2 for row in range(60)], {}, ["30 different numbers in 60 rows", "label-column"]),
     "fractions": ([row + 0.5 for row in range(60)], {}, ["60 different ones in 60 rows", "label-column"]),
     "names": ([f"p{row}" for row in range(60)], {}, ["60 different texts in 60 rows", "label-column"]),

@@ -10,7 +10,7 @@ import torch
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
-from hetfl_flwr.data.samples import Arrays, _counted
+from hetfl_flwr.data.samples import Arrays, _shifted
 from hetfl_flwr.data.scaling import scaled, scaled_alone
 
 
@@ -73,7 +73,7 @@ def test_large_numbers_on_a_device_without_float64_have_the_same_batches_and_are
     rows = torch.arange(40)
     [own] = scaled((table,), "mean-image", [(table, rows)])
     here = Samples(own, rows)
-    there = Samples(replace(own, inputs=_counted(own.inputs, own.origin)), rows)
+    there = Samples(replace(own, inputs=_shifted(own.inputs, own.origin)), rows)
     assert there.arrays.inputs.dtype == here.to("meta").arrays.inputs.dtype == torch.float32
     torch.testing.assert_close(there.batch(rows)[0], here.batch(rows)[0], rtol=0, atol=0)
     mean, deviation = (moment(stored, axis=axes, keepdims=True) for moment in (np.nanmean, np.nanstd))

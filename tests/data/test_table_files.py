@@ -462,7 +462,7 @@ class TestSheets:
         parts = SHEET[:31], [SHEET[0], *SHEET[31:]]
         workbook(**dict(zip(titles, parts, strict=True))).save(path := tmp_path / "rows.xlsx")
         if sizes is None:
-            assert "'test' beside 'unit'" in refusal(DataError, own, path)
+            assert "'test' and 'unit'" in refusal(DataError, own, path)
         else:
             arrays = own(path)
             assert (arrays.train_rows, len(arrays.labels)) == (sizes[0], 40)
@@ -598,12 +598,12 @@ class TestFolders:
         frame = FRAME.assign(b=[row * row % 17 for row in range(ROWS)])
         test = pd.concat([frame[:leaked], frame[leaked:10].assign(a=-1.0)])
         found = own(lay(tmp_path, {"train.csv": frame, "test.csv": test}))
-        assert noted(found, "training rows, too", f"{leaked} of 10 test rows") == said
-        assert noted(found, "training rows, too") == said
+        assert noted(found, "equal training rows", f"{leaked} of 10 test rows") == said
+        assert noted(found, "equal training rows") == said
 
     def test_rows_of_few_categories_are_alike_by_nature(self, tmp_path):
         frame = pd.DataFrame({"a": ["m", "f", "f", "m"] * 10, "b": ["x", "x", "z", "z"] * 10, "y": LABELS})
-        assert not noted(own(lay(tmp_path, {"train.csv": frame, "test.csv": frame[:8]})), "training rows, too")
+        assert not noted(own(lay(tmp_path, {"train.csv": frame, "test.csv": frame[:8]})), "equal training rows")
 
 
 WARD = "age,bp,y\n" + "".join(f"{row},{row * 7 % 9}.5,{LABELS[row]}\n" for row in range(20))
