@@ -226,7 +226,7 @@ def test_an_evaluation_counts_no_more_than_the_registered_test_samples(name, tmp
     assert [entry["failures"] for entry in rounds[:2]] == [[], []]
     [failure] = rounds[2]["failures"]
     assert (failure["partition"], failure["stage"]) == (1, "evaluate")
-    said = f"metric 'num-examples' is {heard[2] + 1}, expected at most {heard[2]}, the test samples it is registered"
+    said = f"metric 'num-examples' is {heard[2] + 1}, expected at most {heard[2]}, the number of test samples"
     assert said in failure["reason"]
 
 
