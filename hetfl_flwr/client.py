@@ -92,7 +92,7 @@ class KnowledgeClient(NumPyClient, ABC):
     def renewed(self) -> Iterable[nn.Module]:
         """Return the networks whose weights each download replaces completely before use: by default, none.
 
-        Their initial weights need not be restored before each message.
+        Their initial weights are not restored before each message.
         """
         return ()
 

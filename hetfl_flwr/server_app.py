@@ -56,10 +56,10 @@ def main(grid: Grid, context: Context) -> None:
                 rounds.resume(resumed.checkpoint.under_way)
                 resumed.begin(results)
             strategy.summary()
-            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
+            saving: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:
-                lasting.insert(0, KeptUploads(federation, strategy.upload_spec, results.begun))
-            _federate(results, federation, rounds, [*lasting, Notes(federation.roster), Watch(), trackers, own])
+                saving.insert(0, KeptUploads(federation, strategy.upload_spec, results.begun))
+            _federate(results, federation, rounds, [*saving, Notes(federation.roster), Watch(), trackers, own])
     except HetflError as error:
         log(ERROR, "%s", error)
         FLOWER_LOGGER.addFilter(_without_traceback)

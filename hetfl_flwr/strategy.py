@@ -44,7 +44,7 @@ Sends = Literal[
 "weights": all weights of the model. "parts of weights": the body, the head or some channels. "small models": a small
 model that is sent while the client's own model stays. "prototypes": the mean embedding of each class. "logits": the
 mean logits of each class. "representations": embeddings of samples that all clients have. "public samples": only the
-samples, or predictions on them. "nothing".
+samples, or predictions on them.
 """
 
 

@@ -330,7 +330,7 @@ class Exchange(ABC):
         return
 
     def hold(self) -> Pending:
-        """Return a copy of the messages under way; by default none, because they are lost with the server."""
+        """Return the messages under way without stopping them; by default none: they are lost with the server."""
         return Pending()
 
     def restore(self, under_way: Pending) -> list[str]:

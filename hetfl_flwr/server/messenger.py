@@ -188,7 +188,7 @@ def cost(reply: Message, member: Member) -> Traffic:
     try:
         return Traffic(numbers_up=payload_numbers(reply), bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
     except ValueError as error:  # a reply from this process has never been serialised
-        raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
+        raise PayloadError(f"{member}: the reply cannot be serialised: {error}") from None
 
 
 def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = False) -> Reply:
@@ -229,9 +229,10 @@ def misaddressed(reply: Message, asked: Metadata) -> str:
     came = reply.metadata
     if reply.has_error() and came.src_node_id == SUPERLINK_NODE_ID:  # such as an unavailable node
         return ""
-    stamp = came.src_node_id, came.dst_node_id, came.run_id, came.message_type, came.group_id
+    fields = came.src_node_id, came.dst_node_id, came.run_id, came.message_type, came.group_id
     wanted = asked.dst_node_id, asked.src_node_id, asked.run_id, asked.message_type, asked.group_id
-    return "" if stamp == wanted and came.ttl > 0 else f"a reply with a forged stamp: {brief(stamp)}, {came.ttl:g} s"
+    matches = fields == wanted and came.ttl > 0
+    return "" if matches else f"a reply with forged metadata: {brief(fields)}, {came.ttl:g} s"
 
 
 def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:

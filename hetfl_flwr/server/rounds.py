@@ -40,7 +40,7 @@ class RoundResult:
     not_averaged: list[int] = field(default_factory=list)
     """Clients whose uploads a robust average left out, in part or in full."""
     lost: bool = False
-    """Whether there were too few valid replies because nodes left or restarted during the round."""
+    """Whether there were too few valid replies, and nodes of missing clients left or restarted during the round."""
 
 
 class Rounds(ABC):
@@ -156,7 +156,7 @@ class AsyncRounds(Rounds):
                     f"{key}: an asynchronous run asks all clients; set it to {value}, or the mode to sync"
                 )
         self._sent = 0
-        self._wanted, self._last, self._asks = 0, False, True
+        self._wanted, self._last, self._trains = 0, False, True
         self._to_evaluate: set[int] = set()
 
     def under_way(self) -> Pending:
@@ -185,7 +185,7 @@ class AsyncRounds(Rounds):
         idle = (member for member in members if member.node not in waiting)
         free = exchange.refuse_busy(idle, MessageType.TRAIN, played.trained)
         played.able = len(free) + len(waiting)
-        self._asks = played.able >= config.min_clients  # else only replies under way are processed
+        self._trains = played.able >= config.min_clients  # else only replies under way are processed
         self._wanted, self._last = len(members), number == config.rounds
         if is_due(number, config) and not self._last:
             self._to_evaluate = {member.node for member in draw_to_evaluate(members, config, number)}
@@ -221,7 +221,7 @@ class AsyncRounds(Rounds):
                 download = strategy.assess_download_for(member, played.arrays)
             exchange.send(MessageType.EVALUATE, number, [(member, download)])
             return
-        if not self._asks:
+        if not self._trains:
             return
         under_way = sum(sent.kind == MessageType.TRAIN for sent in exchange.waiting)
         if self._last and len(played.trained.replies) + under_way >= self._wanted:

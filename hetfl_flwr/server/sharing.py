@@ -27,7 +27,7 @@ class SampleSharing:
     def __init__(self, exchange: Exchange, sharing: Sharing | None) -> None:
         self._exchange, self._roster, self._sharing = exchange, exchange.roster, sharing
         self.guard = Guard(ROWS_FACTOR if exchange.config.outlier_factor else 0.0)
-        self._brought: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again has another Member
+        self._received: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again has another Member
 
     def share(self) -> Outcome:
         """Collect public samples from clients that have not shared theirs, and send each client those that it lacks.
@@ -71,12 +71,12 @@ class SampleSharing:
             if client_ids not in blocks:
                 blocks[client_ids] = self._block(client_ids)
         downloads = [(member, blocks[client_ids]) for member, client_ids in lacking.items() if client_ids]
-        brought = self._exchange.ask(POOL, 0, downloads)
-        answered = {reply.client_id for reply in brought.replies}
+        sent = self._exchange.ask(POOL, 0, downloads)
+        answered = {reply.client_id for reply in sent.replies}
         for member, client_ids in lacking.items():
             if member.client_id in answered:
-                self._brought[member.node] = member, self._was_brought(member) | client_ids
-        return brought
+                self._received[member.node] = member, self._received_by(member) | client_ids
+        return sent
 
     def _block(self, client_ids: Iterable[int]) -> Arrays:
         """Return the samples of some clients in the form of a download."""
@@ -84,11 +84,11 @@ class SampleSharing:
         return {f"{name}.{one}": array for one in sorted(client_ids) for name, array in shared[one].items()}
 
     def _lacks(self, member: Member) -> set[int]:
-        return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._was_brought(member)
+        return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._received_by(member)
 
-    def _was_brought(self, member: Member) -> set[int]:
+    def _received_by(self, member: Member) -> set[int]:
         """Return the ids of the clients whose samples a client has received since it registered."""
-        known, client_ids = self._brought.get(member.node, (None, set()))
+        known, client_ids = self._received.get(member.node, (None, set()))
         return client_ids if known is member else set()
 
 

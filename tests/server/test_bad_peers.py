@@ -264,7 +264,7 @@ def test_a_reply_with_a_forged_stamp_is_refused(stamp, failed):
     field, value = STAMPS[stamp]
     answer.metadata.__dict__[f"_{field}"] = value
     uploads = dict(federation.federation.uploads.counts)
-    assert wrong(federation, answer, "a forged stamp") is None
+    assert wrong(federation, answer, "forged metadata") is None
     assert federation.federation.uploads.counts == uploads
 
 
