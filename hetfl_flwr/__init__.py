@@ -1,11 +1,11 @@
 """Federated learning across heterogeneous models: the public API for scripts and algorithms.
 
-To run federations: `run`, `load`, `sweep`, `compare`, `gains`, `audit`, `export`, `load_client` and `Result`;
-`RoundCallback` for a hook after each round. To write an algorithm:
-`KnowledgeStrategy` or `WeightStrategy` for the server, `KnowledgeClient` for the clients, `PayloadSpec` for what they
-send each other. To test it: `AlgorithmContract`, `Lab` and the fixture `lab`, which need pytest.
+To run federations, use `run`, `load`, `sweep`, `compare`, `gains`, `audit`, `export`, `load_client` and `Result`, and
+`RoundCallback` for a hook after each round. To write an algorithm, subclass `KnowledgeStrategy` or `WeightStrategy` for
+the server and `KnowledgeClient` for the clients, and declare their payloads with `PayloadSpec`. To test it, use
+`AlgorithmContract`, `Lab` and the fixture `lab`, which need pytest.
 
-A name is imported when it is first used, so ``import hetfl_flwr`` by itself is quick.
+Names are imported on first use, so ``import hetfl_flwr`` by itself is fast.
 
 Examples
 --------
@@ -186,7 +186,7 @@ _NAMES = {
     "simulations.testing": ("AlgorithmContract", "Lab"),
     "simulations.testing.lab": ("lab",),
 }
-"""The public names by module."""
+"""Public names by module."""
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -194,13 +194,7 @@ __all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name from its module.
-
-    Raises
-    ------
-    ConfigError
-        Another package hides one of this project's: names both.
-    """
+    """Import a public name from its module; raise `ConfigError` if another package shadows one of this project's."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     from hetfl_flwr.common.packages import own_package
@@ -212,6 +206,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names; those that need pytest only where it is installed."""
+    """Return the public names, without those that need pytest if it is not installed."""
     offered = _MODULES if find_spec("pytest") else {name for name in _MODULES if "testing" not in _MODULES[name]}
     return sorted({*globals(), *offered})

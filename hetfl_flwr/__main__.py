@@ -1,4 +1,4 @@
-"""The ``hetfl`` command, also ``python -m hetfl_flwr``: starts only with this project's own packages."""
+"""The ``hetfl`` command, also ``python -m hetfl_flwr``; it stops if a package of this project is shadowed."""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,7 @@ from hetfl_flwr.errors import INTERRUPTED, ConfigError
 
 
 def main() -> None:
-    """Run the command, or end with one line and exit status 2 where a package is hidden or lacks."""
+    """Run the command; exit with one line and status 2 if a package is shadowed or missing."""
     working_directory_last()
     try:
         for name in ("simulations", "strategies", "clients"):

@@ -1,4 +1,4 @@
-"""Base of the client sides: what an algorithm implements, and what it uses."""
+"""Base class of an algorithm's client side."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,9 +35,9 @@ from hetfl_flwr.wire.weights import load_model_arrays
 class KnowledgeClient(NumPyClient, ABC):
     """A client that learns from its own data and from the server's downloads.
 
-    An algorithm implements `download_spec`, `upload_spec` and `learn`. Its model, data and run config are in
-    ``self.node``; the `modules` and everything in ``self.numbers`` survive between rounds, and so does each optimizer
-    that `optimizer` has returned.
+    An algorithm implements `download_spec`, `upload_spec` and `learn`. The client's model, data and run config are in
+    ``self.node``. The networks of `modules`, everything in ``self.numbers`` and each optimizer that `optimizer` has
+    returned persist between rounds.
 
     Parameters
     ----------
@@ -49,26 +49,26 @@ class KnowledgeClient(NumPyClient, ABC):
     node : Node
         The client's model, data, run config and state store.
     numbers : dict of str to int or float
-        Survives between rounds: the algorithm's state besides networks and optimizers.
+        The algorithm's state besides networks and optimizers; it persists between rounds.
     keeps_state : bool
-        Class attribute: whether any state survives between rounds; False if each download holds all that is needed.
+        Class attribute: whether any state persists between rounds; False if each download contains all that is needed.
         Default: True.
     starts_alike : bool
-        Class attribute: whether clients of one architecture start from the same weights, those of the server's model of
-        that architecture where it has one. False: each client draws its own. Default: False.
+        Class attribute: whether clients of the same architecture start from the same weights, those of the server's
+        model of that architecture if it has one. False: each client draws its own. Default: False.
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
     fine_tunes : bool
-        Class attribute: whether `assess` measures the server's model, so that with
-        ``fine-tune-epochs`` a copy of it is trained and measured. Default: False.
+        Class attribute: whether `assess` measures the server's model, so that with ``fine-tune-epochs`` a copy of it is
+        trained and measured. Default: False.
     tuned : str or None
-        Class attribute: the option that ``hetfl tune`` varies in addition to the learning rate, empty for none.
-        Default: None, the first that is a fraction or a factor.
+        Class attribute: the option that ``hetfl tune`` varies in addition to the learning rate; empty: none. Default:
+        None, the first option that is a fraction or a factor.
 
     Raises
     ------
     ConfigError
-        ``keep-best`` on a client without validation samples.
+        ``keep-best`` is set, but the client has no validation samples.
     """
 
     keeps_state = True
@@ -86,11 +86,11 @@ class KnowledgeClient(NumPyClient, ABC):
         self._fine_tuned: SplitModel | None = None
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Return the networks that survive between rounds: by default the client's model."""
+        """Return the networks that persist between rounds: by default, the client's model."""
         return {"model": self.node.model}
 
     def renewed(self) -> Iterable[nn.Module]:
-        """Return the networks that each download replaces completely before they are used: by default none.
+        """Return the networks whose weights each download replaces completely before use: by default, none.
 
         Their initial weights are not restored before each message.
         """
@@ -118,15 +118,15 @@ class KnowledgeClient(NumPyClient, ABC):
         Returns
         -------
         tuple
-            The upload, and metrics, among them ``"samples-seen"``, the samples trained on, repeats included. The
-            number of the client's training samples, ``"num-examples"``, is added automatically; an algorithm that
-            uses other weights may set another number.
+            The upload and the metrics, including ``"samples-seen"``, the number of samples trained on, with repeats.
+            The number of the client's training samples, ``"num-examples"``, is added automatically; an algorithm that
+            weights clients differently may set another number.
         """
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure this client: by default its `predictor` on its own test set.
+        """Evaluate this client: by default, its `predictor` on its own test set.
 
-        With `fine_tunes` the model is measured, too, as ``"global-accuracy"``.
+        With `fine_tunes`, the accuracy of the server's model is added as ``"global-accuracy"``.
         """
         node = self.node
         if not self.fine_tunes:
@@ -139,7 +139,7 @@ class KnowledgeClient(NumPyClient, ABC):
         return {**measured, "global-accuracy": evaluate(node.model, node.data.test).accuracy}
 
     def _fine_tune(self) -> SplitModel:
-        """Return a copy of the model, trained on the own samples for ``fine-tune-epochs``."""
+        """Return a copy of the model, trained on the client's samples for ``fine-tune-epochs``."""
         node, config, copy = self.node, self.node.config, deepcopy(self.node.model)
         scope, samples = (config.seed, node.client_id, "fine-tune"), node.training(node.data.train)
         passes = {"epochs": config.fine_tune_epochs, "batches": 0}
@@ -150,39 +150,40 @@ class KnowledgeClient(NumPyClient, ABC):
         return copy
 
     def predictor(self) -> nn.Module:
-        """Return the model to measure, from inputs (B, ...) to logits (B, C): by default the own or a fine-tuned copy.
+        """Return the model to evaluate, from inputs (B, ...) to logits (B, C).
 
-        `assess` measures it on the test samples; it is also measured on validation samples and other domains.
+        By default, it is the client's model or its fine-tuned copy. `assess` evaluates it on the test samples; it is
+        also evaluated on validation samples and on other domains.
         """
         return self.node.model if self._fine_tuned is None else self._fine_tuned
 
     def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the function of a model with exchanged weights, from inputs (B, ...): by default the model itself.
+        """Return a model's function with exchanged weights, from inputs (B, ...) to outputs: by default, the model.
 
-        The audit uses it to interpret uploads and to train as the client does.
+        ``hetfl audit`` uses it to interpret uploads and to train as the client does.
 
         Parameters
         ----------
         model : SplitModel
-            Of the client's architecture. The function uses its parameters, and is differentiable with respect to them.
+            A model of the client's architecture. The function is differentiable with respect to its parameters.
         download : mapping of str to array
             The download.
         """
         return model
 
     def assess_spec(self) -> PayloadSpec:
-        """Declare the download for evaluation: by default empty."""
+        """Declare the download for evaluation: by default, it is empty."""
         return EMPTY
 
     def local_steps(self, samples: int) -> int:
-        """Return the training steps of a round on a number of own samples: by default, as the run config sets.
+        """Return the number of training steps in a round, given the number of the client's training samples.
 
-        Training does not use it; the audit does, to imitate a client.
+        By default, the run config determines it. Only ``hetfl audit`` uses it, to imitate a client; training does not.
         """
         return batches_a_round(self.node.config, samples)
 
     def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:
-        """Draw this round's mini-batches as the run config sets, pass by pass over the data.
+        """Draw the mini-batches of a round as the run config sets them, grouped by pass over the data.
 
         Parameters
         ----------
@@ -203,50 +204,50 @@ class KnowledgeClient(NumPyClient, ABC):
         )
 
     def batches(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[torch.Tensor]:
-        """Draw the mini-batches of `epochs`, one after the other."""
+        """Draw the mini-batches of a round, as `epochs` does, as one sequence."""
         return chain.from_iterable(self.epochs(round, samples=samples, times=times))
 
     def train(
         self, batches: Iterable[torch.Tensor], loss: Loss, optimizer: torch.optim.Optimizer | None = None
     ) -> tuple[int, float]:
-        """Minimise a loss on the client's training samples, as `hetfl_flwr.learning.training.train`.
+        """Minimise a loss on the client's training samples with `hetfl_flwr.train`.
 
-        They are augmented if the run config sets ``augment``.
+        The samples are augmented if the run config sets ``augment``.
 
         Parameters
         ----------
         batches : iterable of Tensor
-            Positions (B,) of each mini-batch, as `batches` draws them.
+            Sample indices (B,) of each mini-batch, as `batches` draws them.
         loss : callable
-            From inputs and labels to a scalar, or to two `Terms`, which the run config's ``projection`` combines.
+            Maps inputs and labels to a scalar, or to two `Terms`, which the run config's ``projection`` combines.
         optimizer : Optimizer, optional
-            Default: the one whose moments survive between rounds.
+            Default: that of `optimizer`, whose moments persist between rounds.
 
         Returns
         -------
         tuple of int and float
-            Samples seen, and the mean loss over them.
+            The number of samples seen, and the mean loss over them.
         """
         projection = self.node.config.projection
         samples = self.node.training(self.node.data.train)
         return train(samples, batches, optimizer or self.optimizer(), loss, projection=projection)
 
     def own_loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the model's cross-entropy of own samples (B, ...) with labels (B,), with the run's class weights."""
+        """Return the model's cross-entropy on own samples (B, ...) with labels (B,), weighted by ``class-weights``."""
         return self.node.data_loss(self.node.model(inputs), labels)
 
     def load(self, module: nn.Module, arrays: Arrays) -> None:
         """Load received arrays into a network of this client, or into a part of one.
 
-        Optimizers lose the moments of the parameters that are replaced, unless the run config has ``moments = "kept"``:
-        they belong to other weights. Parameters that are not replaced keep theirs.
+        Optimizers reset the moments of the replaced parameters, which belong to other weights, unless the run config
+        sets ``moments = "kept"``. Moments of other parameters are kept.
 
         Parameters
         ----------
         module : Module
             The network.
         arrays : mapping of str to array
-            Entries of its state dict; others are unchanged.
+            Entries of its state dict; all other entries stay unchanged.
         """
         load_model_arrays(module, arrays)
         named = module.named_parameters(remove_duplicate=False)
@@ -255,7 +256,7 @@ class KnowledgeClient(NumPyClient, ABC):
     def optimizer(
         self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None
     ) -> torch.optim.Optimizer:
-        """Return the run config's optimizer, with the moments that it had after the last round.
+        """Return the run config's optimizer, with its moments from the last round.
 
         Moments of parameters that `load` replaces are reset.
 
@@ -264,32 +265,32 @@ class KnowledgeClient(NumPyClient, ABC):
         name : str
             Its name in the client's state.
         parameters : iterable of Parameter, optional
-            The parameters that it updates; default: the model's. The same in each round.
+            The parameters to update, the same in each round. Default: those of the model.
         """
         return self._optimizers.get(name, self.node.model.parameters() if parameters is None else parameters)
 
     def kept(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Restore the moments of an optimizer that the algorithm has built, and save them after the round.
+        """Restore the moments of an optimizer that the algorithm built itself, and save them after the round.
 
         Parameters
         ----------
         name : str
             Its name in the client's state.
         optimizer : Optimizer
-            The same in each round.
+            The optimizer, with the same parameters in each round.
         """
         return self._optimizers.load(name, optimizer)
 
     @final
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Restore the state, train, save the state, upload: Flower's interface."""
+        """Restore the state, train, save the state and return the upload, as Flower's interface requires."""
         download = dict(zip(self.download_spec().names, parameters, strict=True))
         upload, metrics = Holder(self).learn(download, int(config[ROUND]))
         return list(upload.values()), int(metrics.pop(EXAMPLES)), metrics
 
     @final
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Restore the state and evaluate; with ``keep-best``, keep the best model so far."""
+        """Restore the state and evaluate, as Flower's interface requires; with ``keep-best``, keep the best model."""
         download = dict(zip(self.assess_spec().names, parameters, strict=True))
         metrics = Holder(self).measure(download, config.get(ROUND))
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics

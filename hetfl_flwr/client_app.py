@@ -1,8 +1,7 @@
 """The ClientApp: answers Flower's messages by training or evaluating a client.
 
-A client is built for every message unless its engine or its process caches it; its state goes through
-`hetfl_flwr.node.state`. An error becomes an error reply that names client, stage and round, so that every engine shows
-the same line.
+A client is built for every message unless the engine or the process caches it; `hetfl_flwr.node.state` saves its state.
+An exception becomes an error reply that names client, stage and round, so every engine shows the same line.
 """
 
 from collections.abc import Callable
@@ -46,7 +45,7 @@ from hetfl_flwr.wire.spec import PayloadSpec
 app = ClientApp()
 
 NAMED = ("builtins", "torch", "hetfl_flwr")
-"""Packages whose errors leave a node with the name of their type."""
+"""Packages whose exception types are named in error replies."""
 
 Handler = Callable[[Message, Context], Message]
 
@@ -58,7 +57,7 @@ def _surfaced(handler: Handler) -> Handler:
     def surfaced(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
-        except BaseException as raised:  # an own model may raise anything
+        except BaseException as raised:  # a user's model may raise anything
             record = message.content.config_records.get(CONFIG) if message.has_content() else None
             round = record.get(ROUND) if record is not None else None
             line = complaint(raised, context, message.metadata.message_type, round)
@@ -70,16 +69,7 @@ def _surfaced(handler: Handler) -> Handler:
 def complaint(raised: BaseException, context: Context, kind: str, round: object) -> str:
     """Return the error line of an exception, and drop the client; re-raise exceptions that end the process.
 
-    Parameters
-    ----------
-    raised : BaseException
-        The error.
-    context : Context
-        The node's.
-    kind : str
-        The type of the message.
-    round : object
-        The round, if there is one.
+    `kind` is the message type; `round` is None if the message has no round.
     """
     if isinstance(raised, KeyboardInterrupt) or ends_process(raised):
         raise raised
@@ -97,22 +87,22 @@ def complaint(raised: BaseException, context: Context, kind: str, round: object)
 @app.query()
 @_surfaced
 def register(message: Message, context: Context) -> Message:
-    """Answer with the client's registration."""
+    """Reply with the client's registration."""
     origin = message.content.config_records.get(CONFIG) or ConfigRecord()
     before = (str(origin[RUN]), int(origin[ROUND])) if origin else ()  # type: ignore[arg-type]
     return Message(RecordDict({MEMBER: member_of(context, *before).to_record()}), reply_to=message)
 
 
 def member_of(context: Context, before: str = "", round: int = 0) -> Member:
-    """Build a client, and return its registration; see `registered`."""
-    forget(context)  # it begins with what is saved, which may be less than it has
+    """Build a client and return its registration; see `registered`."""
+    forget(context)  # start from the saved state, which may be older than a cached client
     return registered(_client(context, before), context, before, round)
 
 
 @app.query(SHARE.removeprefix("query."))
 @_surfaced
 def share(message: Message, context: Context) -> Message:
-    """Answer with this client's public samples, and their labels if requested."""
+    """Reply with the client's public samples, and their labels if requested."""
     node = _client(context).node
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
     declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
@@ -129,7 +119,7 @@ def share(message: Message, context: Context) -> Message:
 @app.query(POOL.removeprefix("query."))
 @_surfaced
 def pool(message: Message, context: Context) -> Message:
-    """Store public samples of other clients."""
+    """Store the public samples of other clients."""
     taken = _client(context).node.keep_public_samples(message.content.array_records[ARRAYS])
     return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 
@@ -141,7 +131,7 @@ def train(message: Message, context: Context) -> Message:
     client = _client(context)
     round: Any = message.content.config_records[CONFIG][ROUND]
     upload, metrics = client.train(_received(message, client, client.down), int(round))
-    record = MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
+    record = MetricRecord(metrics)  # type: ignore[arg-type]  # it rejects values that are not numbers
     return Message(RecordDict({ARRAYS: to_record(upload), METRICS: record}), reply_to=message)
 
 
@@ -160,12 +150,12 @@ def evaluate(message: Message, context: Context) -> Message:
 def _client(context: Context, before: str = "") -> Holder:
     """Return the client; `before` is the run that this one resumes, if any.
 
-    A process that Flower has started for this app alone is set up, too.
+    In a process that Flower started for this app, threads and memory are set up as well.
     """
     if context.run_config.get("pooled") and not simulated():
         raise ConfigError(NOT_POOLED)
     client = holder_of(context, before)
-    if not isinstance(context, KeptContext):  # whose engine sees to its own processes
+    if not isinstance(context, KeptContext):  # KeptContext: the engine sets up its own processes
         check_threads(client.node.config.threads)
         keep_freed_memory()
     return client
@@ -177,9 +167,9 @@ def _received(message: Message, client: Holder, spec: PayloadSpec) -> dict[str, 
 
 
 def _outward(error: BaseException) -> str:
-    """Return the part of an error that leaves this node: its type, and for errors of this project a fixed sentence."""
+    """Return the part of an error that may leave this node: its type and, for errors of this project, a fixed text."""
     kind = type(error)
     known = kind.__name__.isidentifier() and kind.__module__.partition(".")[0] in NAMED
-    name = kind.__name__ if known else "an error of its code"
+    name = kind.__name__ if known else "an error in its code"
     line = f"{name}: {error.outward}" if known and isinstance(error, HetflError) else name
-    return f"{line}; this node's log says more"
+    return f"{line}; see this node's log"

@@ -1,8 +1,8 @@
-"""The run config: every key with its type, default and meaning, and the forms in which keys are given.
+"""The run config: type, default and meaning of every key, and the formats in which keys are read and written.
 
-The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``, recipes and a run folder's
-``config.toml``. Flower passes them flat, with an algorithm's own keys under its name (``fedhe.alpha``). All that a user
-sets is checked here, once. Nothing here knows an algorithm.
+``hetfl run --set key=value``, ``flwr run . -c "key=value"``, recipes and a run folder's ``config.toml`` have the same
+keys. Flower passes them flat, with an algorithm's own keys under its name (``fedhe.alpha``). All user settings are
+checked here, once. Nothing here depends on an algorithm.
 """
 
 import shlex
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from hetfl_flwr.data import Reading, Split
 
 Value = bool | int | float | str
-"""What Flower allows as the value of a run-config or node-config key."""
+"""Types that Flower allows for values of the run config and the node config."""
 
 MAX_CLIENTS = 100_000
 MAX_INT = 2**31 - 1
-"""Largest whole number of a key that has no smaller bound of its own."""
+"""Largest integer for keys without a smaller limit."""
 MAX_TEXT = 100_000
-"""Most characters of a text."""
+"""Maximum length of a text in characters."""
 MAX_DEPTH = 32
-"""Most tables within each other in a TOML file."""
+"""Maximum nesting depth of tables in a TOML file."""
 MAX_FILE = 2**20
-"""Most bytes of a TOML file of config keys."""
+"""Maximum size of a TOML file of config keys in bytes."""
 
 DEFAULT_CLIENTS = 10
-"""Clients of a local run that names no number."""
+"""Default number of clients of a local run."""
 
 BUNDLED = "digits"
-"""The data set of simulated clients for whom none is named."""
+"""Default data set of simulated clients."""
 
 AUTO = "auto"
-"""Value of ``models`` that leaves the choice to the algorithm's kind."""
+"""Value of ``models`` that chooses models by the algorithm and the kind of data."""
 
 FIT = "fit"
 """Value of ``models`` that lets each client choose the largest of ``fit-models`` that its device can train."""
@@ -65,7 +65,7 @@ AUTO_MODELS = {
     "table": "mlp,tabular:0,tabular:1",
     "text": "lstm1,bag,lstm2",
 }
-"""What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
+"""The models of ``models = "auto"`` by kind of data; only the first if all clients must have the same model."""
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "prometheus")
 """Values of ``track``."""
@@ -75,11 +75,11 @@ COSTS = ("time", "memory", "flops", "energy")
 
 
 def kebab(name: str) -> str:
-    """Return the name of an attribute's key."""
+    """Return the key of an attribute, with dashes for underscores."""
     return name.replace("_", "-")
 
 
-# --- values that are more than one number or word
+# --- values with a syntax of their own
 
 
 SIMULATED = {
@@ -88,11 +88,11 @@ SIMULATED = {
     "client-mbits": (inf, 1e-6, 1e9, 2),
     "client-latency": (0.0, 0.0, 1e6, 1),
 }
-"""What all clients have with an empty text, the least and the largest number, and the most numbers of one client."""
+"""By key: the default, the smallest and largest number, and the maximum count of numbers per client."""
 
 
 def simulated(key: str, text: str) -> list[tuple[float, ...]]:
-    """Read the value of a key of `SIMULATED`: numbers separated by commas, or DOWN:UP, as they are for each client.
+    """Parse the value of a key of `SIMULATED`, comma-separated numbers or pairs DOWN:UP, into a tuple for each item.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def simulated(key: str, text: str) -> list[tuple[float, ...]]:
 
 
 def listed(text: str) -> list[str]:
-    """Read a comma-separated list; what stands in it twice counts once.
+    """Parse a comma-separated list; duplicates are dropped.
 
     Examples
     --------
@@ -124,13 +124,10 @@ def listed(text: str) -> list[str]:
 
 
 def usable_path(text: str) -> Path:
-    """Return a text as a path, where the file system can have one of that name.
+    """Return a text as a path.
 
-    Raises
-    ------
-    ConfigError
-        It is empty or too long, a part of it is, it holds a NUL character or what UTF-8 cannot write, names a user
-        who has no home here, or links in a circle.
+    Raises `ConfigError` if the text is empty, contains a NUL character or characters that UTF-8 cannot encode, has
+    more than 4095 bytes or more than 255 in one part, names the home of an unknown user, or links in a circle.
     """
     if not text:
         raise ConfigError("the name of a file or folder is empty")
@@ -151,7 +148,7 @@ def usable_path(text: str) -> Path:
 
 
 def one_model(kind: str) -> str:
-    """Return what ``models = "auto"`` gives clients that must have one model, by what inputs are.
+    """Return the model of ``models = "auto"`` for a kind of data if all clients must have the same model.
 
     Examples
     --------
@@ -168,16 +165,16 @@ def _no_list(name: str) -> str:
 
 
 ModelName = Annotated[str, AfterValidator(_no_list)]
-"""The name of one model, as in ``models``, or "auto": an option of algorithms whose clients train a second one."""
+"""The name of one model, as in ``models``, or "auto": the type of options for a second model on each client."""
 
 
 def idle_clients(nonparticipating_fraction: float, clients: int) -> int:
-    """Return the number of clients that never train, given the number of clients."""
+    """Return the number of clients that never train, given the number of all clients."""
     return round(nonparticipating_fraction * clients)
 
 
 def sampled_clients(fraction: float, clients: int) -> int:
-    """Return the number of clients that are sampled in a round, given the number that may train."""
+    """Return the number of clients sampled in a round, given the number of clients that may train."""
     return ceil(Decimal(str(fraction)) * clients)
 
 
@@ -185,7 +182,7 @@ def sampled_clients(fraction: float, clients: int) -> int:
 
 
 def _parsed_in(package: str, parser: str) -> AfterValidator:
-    """Check a text by a parser of a package that is imported when it is needed, and keep it as it is."""
+    """Return a validator that checks a text with a parser, whose package is imported on first use."""
 
     def check(text: str) -> str:
         getattr(import_module(f"hetfl_flwr.{package}"), parser)(text)
@@ -195,7 +192,7 @@ def _parsed_in(package: str, parser: str) -> AfterValidator:
 
 
 def _each_of(kind: str, valid: Iterable[str]) -> AfterValidator:
-    """Check the names of a comma-separated list."""
+    """Return a validator that checks the names in a comma-separated list."""
 
     def check(text: str) -> str:
         for name in listed(text):
@@ -215,7 +212,7 @@ def _check_callbacks(text: str) -> str:
 
 
 def _as_text(value: object) -> object:
-    """Return one number as it would be written among several."""
+    """Convert a number to text, since these keys may also hold lists."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -254,11 +251,11 @@ def _check_simulated(text: str, info: ValidationInfo) -> str:
 T = TypeVar("T")
 PER_NODE = "per node"
 PerNode = Annotated[T, PER_NODE]
-"""A key that a node may set for itself."""
+"""Type of a key that a node may override."""
 
 HOW_RUN = "how run"
 HowRun = Annotated[T, HOW_RUN]
-"""A key of where and how a run is executed and recorded. It changes bits at most, so runs may differ in it."""
+"""Type of a key for how a run is executed and recorded; comparable runs may differ in it, as only bits may change."""
 
 PathText = Annotated[str, AfterValidator(_check_path)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
@@ -269,7 +266,7 @@ Norm = Annotated[float, Field(ge=0, le=1e30)]
 
 
 class RunConfig(BaseModel):
-    """One run, typed and checked. Keys are spelled with dashes on the outside, with underscores here."""
+    """The typed and checked config of one run. Keys are written with dashes, attributes with underscores."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -300,22 +297,25 @@ class RunConfig(BaseModel):
     """Folder with local copies in the hub's layout. Empty: bundled data or the hub."""
 
     image_column: PerNode[str] = ""
-    """Image column of a data set (a list: or one each). Empty: the only one."""
+    """Image column; for a list of data sets, one name for all or one for each. Empty: the only image column."""
 
     text_column: PerNode[str] = ""
-    """Text column to learn from (a list: or one each). Empty: the catalogue's, or none."""
+    """Text column to learn from; for a list of data sets, one name for all or one for each. Empty: the catalogue's, or
+    none."""
 
     series_column: PerNode[str] = ""
-    """Column of time series, lists of numbers (a list: or one each). Empty: the only column of lists."""
+    """Column of time series, which are lists of numbers; for a list of data sets, one name for all or one for each.
+    Empty: the only column of lists."""
 
     label_column: PerNode[str] = ""
-    """Label column of a data set (a list: or one each). Empty: the only one."""
+    """Label column; for a list of data sets, one name for all or one for each. Empty: the only possible one."""
 
     domain_column: PerNode[str] = ""
-    """Column with the domain of each sample (a list: or one each). Empty: the catalogue's, or none."""
+    """Column with the domain of each sample; for a list of data sets, one name for all or one for each. Empty: the
+    catalogue's, or none."""
 
     classes: PerNode[Annotated[str, _parsed_in("data", "parse_classes")]] = ""
-    """Comma-separated class names in order, including those that the data lack: NAME, or NAME:LABEL where the data use
+    """Comma-separated class names in order, including classes without samples: NAME, or NAME:LABEL if the data use
     another label. Empty: as in the data."""
 
     categorical_columns: PerNode[str] = ""
@@ -323,20 +323,20 @@ class RunConfig(BaseModel):
     with the values, which are then the same on all nodes."""
 
     numeric_columns: PerNode[str] = ""
-    """Comma-separated columns of a table that are numbers although their values are all different, as ids are, or many
-    of them are no numbers."""
+    """Comma-separated columns of a table that are numeric although their values are all different, as in ids, or many
+    values are not numbers."""
 
     ignore_columns: PerNode[str] = ""
     """Comma-separated columns of a table to leave out."""
 
     missing_values: PerNode[str] = ""
-    """Comma-separated words and numbers that mean, in any column, that a value is missing, such as -999."""
+    """Comma-separated words and numbers that mark missing values in any column, such as -999."""
 
     header_row: PerNode[Annotated[int, Field(ge=-1, le=MAX_INT)]] = 0
-    """Row of a text file that holds the names of its columns. 0: found by itself. -1: there is none."""
+    """Row of a text file with the column names. 0: detected automatically. -1: there is none."""
 
     encoding: PerNode[str] = ""
-    """Encoding of text files, such as cp1250. Empty: UTF-8 or UTF-16, else the most usual one that is plausible."""
+    """Encoding of text files, such as cp1250. Empty: UTF-8 or UTF-16, else the most common plausible encoding."""
 
     image_size: Annotated[int, Field(ge=0, le=8192)] = 0
     """Height and width to which images are resized. 0: unchanged."""
@@ -348,23 +348,24 @@ class RunConfig(BaseModel):
     """Maximum number of tokens of a text; longer texts are cut."""
 
     pivot: PerNode[Annotated[str, _parsed_in("data", "parse_pivot")]] = ""
-    """Columns of a table that has a row for each point in time, as time series: SERIES,TIME,VALUE or
-    SERIES,TIME,CHANNEL,VALUE. Empty: it has none."""
+    """Columns of a table with one row per point in time that is read as time series: SERIES,TIME,VALUE or
+    SERIES,TIME,CHANNEL,VALUE. Empty: one row per sample."""
 
     series_layout: PerNode[Literal["auto", "channels-first", "channels-last"]] = "auto"
-    """What the outer lists of a time series are. channels-first: its channels; channels-last: its points in time, each
-    a list of channels; auto: whichever are fewer are the channels."""
+    """What the outer lists of a time series are. channels-first: channels; channels-last: points in time, each a list
+    of channels; auto: the smaller dimension is the channels."""
 
     partition: PerNode[Annotated[str, _parsed_in("data", "parse_partition")]] = "iid"
-    """How samples are split over clients: iid, dirichlet:ALPHA, classes:N or shards:N (a client), ways:N:D:K (N classes
-    a client, K samples of each, plus or minus D), natural:COLUMN (its values own the rows), files (each owns its rows),
-    linear, square or exponential (client k's share grows with k), or all (no split)."""
+    """How samples are split over clients: iid, dirichlet:ALPHA, classes:N or shards:N (per client), ways:N:D:K (N
+    classes per client and K samples of each, both varied by up to D), natural:COLUMN (each value owns its rows), files
+    (each owns its rows), linear, square or exponential (client k's share grows with k), or all (no split)."""
 
     features: Annotated[str, _parsed_in("data", "parse_features")] = "all"
-    """Columns of a table that a client has: all, or slices:OVERLAP (one slice a client, OVERLAP of it shared)."""
+    """Columns of a table that a client has: all, or slices:OVERLAP (one slice per client, OVERLAP of
+    it shared)."""
 
     test_set: Literal["client", "global"] = "client"
-    """client: a fraction of each client's own samples; global: the data set's test split, for all clients."""
+    """Test samples. client: a fraction of each client's samples; global: the data set's test split, for all clients."""
 
     validation_fraction: Fraction = 0.1
     """Fraction of a client's samples kept for validation."""
@@ -379,57 +380,57 @@ class RunConfig(BaseModel):
     """Fraction of clients, drawn by the seed, that keep only half of their training samples."""
 
     shared_split: bool = False
-    """Split all domains of the same images (rotated) alike, so that no domain trains on another's test images."""
+    """Split all domains of rotated images alike, so that no domain trains on another domain's test images."""
 
     rotation: Literal["clockwise", "counter-clockwise"] = "clockwise"
-    """Which way the images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) or counter-clockwise
-    (what torchvision's rotate does with an angle above 0)."""
+    """Direction in which images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) or
+    counter-clockwise (torchvision's rotate with a positive angle)."""
 
     iid_evaluation: bool = False
     """Assign validation and test samples evenly, with all classes; partition applies to the training samples only."""
 
     normalize: Literal["mean-image", "mean-training-image", "standard", "imagenet", "none"] = "mean-image"
     """mean-image: subtract the mean image of the training split; scale a table's columns, and the channels of time
-    series, to mean 0 and standard deviation 1 on the client's training samples. mean-training-image: likewise, but the
-    mean is of the images that clients train on, without those that they test on. standard: images with mean 0 and
-    standard deviation 1 in each colour over the training split. imagenet: scale images as ImageNet weights (pretrained)
-    expect. none: scale images to [0, 1], leave tables and time series unchanged."""
+    series, to mean 0 and standard deviation 1 on the client's training samples. mean-training-image: likewise, but with
+    the mean of the clients' training images, without their test images. standard: scale images to mean 0 and standard
+    deviation 1 in each colour over the training split. imagenet: scale images as ImageNet weights (pretrained) expect.
+    none: scale images to [0, 1], leave tables and time series unchanged."""
 
     augment: Literal["none", "crop", "flip", "crop-flip"] = "none"
-    """How training images are changed at random, each time differently. crop: shifted by up to an eighth of each side,
-    what lies beyond is 0; flip: every second one mirrored; crop-flip: both. Not those that are measured, shown to
-    others or represented for them."""
+    """Random augmentation of training images, new in each batch. crop: shift by up to an eighth of each side, padded
+    with 0; flip: mirror with probability 1/2; crop-flip: both. Images for evaluation, public samples and their
+    embeddings are not augmented."""
 
     pooled: bool = False
-    """Each client trains on the training samples of all clients put together, and tests on its own: an upper bound,
-    beside local. Only for algorithm local, and only where all clients are simulated. The others' validation and test
-    samples are not trained on."""
+    """Each client trains on the training samples of all clients and tests on its own test samples: an upper bound to
+    compare with. Only for algorithm local, and only if all clients are simulated. Validation and test samples of other
+    clients are not trained on."""
 
     # --- models
 
     models: Annotated[str, AfterValidator(_check_models)] = AUTO
     """Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or module:function;
-    NAME@0.5 has half of the width. auto: lenet5,mlp,fedhe:5 for images, mlp,tabular:0,tabular:1 for tables,
-    lstm1,bag,lstm2 for texts, conv1d:small,conv1d:medium,conv1d:large for time series; the first alone for an algorithm
-    that needs one model. fit: each client takes the largest of fit-models that its device can train within fit-seconds
+    NAME@0.5 has half the width. auto: lenet5,mlp,fedhe:5 for images, mlp,tabular:0,tabular:1 for tables,
+    lstm1,bag,lstm2 for texts, conv1d:small,conv1d:medium,conv1d:large for time series; only the first for an algorithm
+    that needs one model. fit: each client uses the largest of fit-models that its device can train within fit-seconds
     and fit-memory."""
 
     fit_models: PerNode[Annotated[str, AfterValidator(_check_models)]] = ""
-    """Candidates of models = fit, as names in models. Each takes a few training steps when the client registers; the
-    choice holds for the run. Empty: those of auto."""
+    """Candidates for models = fit, in the format of models. Each is trained for a few steps when the client registers;
+    the choice holds for the whole run. Empty: the models of auto."""
 
     fit_seconds: PerNode[Annotated[float, Field(ge=0, le=1e9)]] = 0.0
-    """Seconds that a round of training may take with models = fit: of a step, times the mini-batches of a round. 0: no
-    limit."""
+    """Maximum training time of a round in seconds with models = fit: the time of a step, times the mini-batches of a
+    round. 0: no limit."""
 
     fit_memory: PerNode[Annotated[float, Field(ge=0, le=1e9)]] = 0.0
-    """Megabytes that training may take with models = fit: weights, gradients, the optimizer's moments and what a step
-    keeps for the way back; the process itself comes on top. 0: no limit."""
+    """Maximum memory for training in megabytes with models = fit: weights, gradients, the optimizer's moments and the
+    activations that a step saves for its backward pass, but not the process itself. 0: no limit."""
 
     assignment: Literal["round-robin", "random"] = "round-robin"
-    """How models are assigned to the clients. round-robin: client k gets the k-th of the list, and so on; random: as
-    many clients get each model, but the seed draws which. With classes:N and round-robin, clients of one model may all
-    have the same classes."""
+    """How models are assigned to the clients. round-robin: in the order of the list; random: drawn by the seed, with
+    equal numbers of clients per model. With classes:N and round-robin, all clients of one model may have the same
+    classes."""
 
     pretrained: PerNode[PathText] = ""
     """Source of ImageNet weights for torchvision networks: torchvision (torch's hub folder), hub (cache of the Hugging
@@ -437,29 +438,28 @@ class RunConfig(BaseModel):
     from random weights. Empty: random weights for all."""
 
     width: Annotated[int, Field(ge=0, le=65_536)] = 0
-    """Embedding width of all models; a model of another width is brought to it in front of its head (see width-by). 0:
-    each model's own width, or what the algorithm requires."""
+    """Embedding width of all models; a model of another width is adapted in front of its head (see width-by). 0: each
+    model's own width, or the width that the algorithm requires."""
 
     width_by: Literal["linear", "pool"] = "linear"
-    """How a model gets the embedding width. linear: a linear layer and ReLU, which are trained; pool: the average of
-    neighbouring features, as in HtFLlib, where nothing is trained. A narrower model then repeats its features."""
+    """How a model is adapted to the embedding width. linear: by a trained linear layer and ReLU; pool: by averaging
+    neighbouring features, without training, as in HtFLlib. A narrower model then repeats its features."""
 
     stem: Literal["fitted", "imagenet"] = "fitted"
-    """First layers of torchvision's networks and of resnet4 to resnet10 on images below 64 pixels a side. fitted: they
-    keep the image's size, as is usual on CIFAR; imagenet: torchvision's own, which make it a quarter, as in HtFLlib.
-    Much faster, and less accurate."""
+    """First layers of torchvision's networks and of resnet4 to resnet10 for images with sides below 64 pixels. fitted:
+    they keep the image size, as is usual on CIFAR; imagenet: torchvision's, which reduce it to a quarter, as in
+    HtFLlib; this is much faster, but less accurate."""
 
     head_bias: bool = True
-    """Whether the heads, each model's last linear layer, have a bias; false: none has, as in the scripts of FedHe's
-    authors. A method that sends heads may need it."""
+    """Whether the head of each model, its last linear layer, has a bias. false: as in the scripts of FedHe's authors. A
+    method that sends heads may need the bias."""
 
     # --- federation
 
     clients: Annotated[int, Field(ge=0, le=MAX_CLIENTS)] = 0
     """Number of clients. In the local engine and the simulation, none may fail before round 1; a deployment waits for
-    them (start-clients, start-timeout). 0: as many as owners in the local engine where partition is natural:COLUMN or
-    files, else 10; all that exist and do not fail in a simulation; those in node-keys, or start-clients, in a
-    deployment."""
+    them (start-clients, start-timeout). 0: in the local engine, one per owner if partition is natural:COLUMN or files,
+    else 10; in a simulation, all that exist and do not fail; in a deployment, those in node-keys, or start-clients."""
 
     rounds: Positive = 50
     """Number of training rounds."""
@@ -472,65 +472,65 @@ class RunConfig(BaseModel):
     evaluated like all others."""
 
     min_clients: Positive = 1
-    """Abort the run when a round has fewer valid replies than this. A deployment that has fewer clients waits for
-    others between rounds, for up to start-timeout."""
+    """Abort the run when a round has fewer valid replies than this. A deployment with fewer clients waits for more
+    between rounds, for up to start-timeout."""
 
     round_timeout: HowRun[Annotated[float, Field(gt=0, le=1e9)]] = 3600.0
     """Seconds that the server waits for the replies of a round."""
 
     start_clients: HowRun[Count] = 0
-    """Number of clients with which a deployment may start; it aborts if fewer have registered after start-timeout. 0:
-    wait for all of clients or node-keys, and after start-timeout start with those that are there."""
+    """Number of clients that a deployment needs to start; it aborts if fewer have registered after start-timeout. 0:
+    wait for all of clients or node-keys, and after start-timeout start with those that have registered."""
 
     start_timeout: HowRun[Annotated[float, Field(ge=0)]] = 0.0
     """Seconds to wait for nodes before round 1, and in a deployment whenever there are fewer than min-clients. 0:
-    round-timeout, in a deployment 600 at most."""
+    round-timeout, but at most 600 in a deployment."""
 
     node_keys: HowRun[PathText] = ""
     """File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of a deployment: a node
     is accepted only as the client for which its key is listed. Empty: no check."""
 
     robust: Annotated[str, _parsed_in("learning.aggregation", "parse_robust")] = "none"
-    """How uploads are averaged, for algorithms that average any. none: the mean; median: the coordinate-wise median;
+    """How uploads are averaged, for algorithms that average them. none: the mean; median: the coordinate-wise median;
     trimmed:SHARE: the mean without this share of the smallest and of the largest values of each coordinate;
     multikrum:COUNT: the mean without the COUNT uploads that are farthest from the others. What an algorithm averages is
-    in the documentation of its server side. Of no effect where nothing is exchanged."""
+    in the documentation of its server side. No effect if nothing is exchanged."""
 
     outlier_factor: Annotated[float, Field(ge=0), AfterValidator(_check_outlier_factor)] = 5.0
-    """Leave an upload out if one of its arrays is more than this many times as large as the median client's (and more
+    """Leave out an upload if one of its arrays is more than this many times as large as the median client's (and more
     than three standard deviations away). 1 or more; 0: off."""
 
     evaluate_every: Positive = 1
     """Evaluate the clients every N rounds, and after the last."""
 
     evaluate_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of clients that are evaluated, rounded up, others each time, drawn by the seed; means are over those.
-    After the last round all are. Saves time where there are many clients."""
+    """Fraction of clients that are evaluated, rounded up and drawn anew each time by the seed; means are over these
+    clients. All are evaluated after the last round. Saves time with many clients."""
 
     keep_best: bool = False
     """Clients keep and report their model with the best validation accuracy so far."""
 
     best_on: Literal["own", "domains"] = "own"
-    """Validation samples that decide keep-best: own, the client's; or domains, those of all domains, which only a
-    simulation knows (FedH2L's "maximal ACC")."""
+    """Validation samples for keep-best. own: those of the client; domains: those of all domains, which are available
+    only in simulations (FedH2L's "maximal ACC")."""
 
     client_seconds: Simulated = ""
-    """Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' makes every third one
-    slow. Local engine only: it orders the replies and is recorded as clock. Empty: 1."""
+    """Simulated seconds that a client takes per round, assigned round-robin: '1,1,20' makes every third client slow.
+    Local engine only: it determines the order of the replies and is recorded as clock. Empty: 1."""
 
     client_speed: Simulated = ""
     """Speed of the clients' simulated devices in GFLOP/s, assigned round-robin: '10,1,0.1'. Training takes the time of
-    its floating-point operations, counted as by costs = flops. Local engine only; models = fit needs it in simulations.
-    Empty: training takes client-seconds."""
+    its floating-point operations, counted as for costs = flops. Local engine only; models = fit needs it in
+    simulations. Empty: training takes client-seconds."""
 
     client_mbits: Simulated = ""
     """Simulated megabits per second of each client's link, one number or DOWN:UP, assigned round-robin: '50:10,2:0.5'.
-    Local engine only: each training message and public sample takes the time of its bytes on the wire, beside
-    client-seconds. Empty: none."""
+    Local engine only: each training message and public sample takes the time of its bytes on the wire, in addition
+    to client-seconds. Empty: no limit."""
 
     client_latency: Simulated = ""
-    """Simulated seconds that a message takes each way beside its bytes, assigned round-robin. Local engine only. Empty:
-    0."""
+    """Simulated latency of a message in seconds, in each direction, in addition to the time of its bytes; assigned
+    round-robin. Local engine only. Empty: 0."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of all random numbers."""
@@ -538,7 +538,7 @@ class RunConfig(BaseModel):
     # --- training
 
     local_epochs: Positive = 1
-    """Local epochs per round, where local-batches is 0."""
+    """Local epochs per round, if local-batches is 0."""
 
     local_batches: Count = 3
     """Local mini-batches per round. 0: whole epochs."""
@@ -556,21 +556,21 @@ class RunConfig(BaseModel):
     """Momentum of sgd."""
 
     moments: Literal["reset", "kept"] = "reset"
-    """What becomes of an optimizer's moments of weights that the server replaces; those of others are always kept."""
+    """Whether an optimizer's moments of weights that the server replaces are reset or kept; all others are kept."""
 
     fine_tune_epochs: Count = 0
-    """Epochs on its own training samples for which each client trains a copy of the global model before it is
-    measured, for algorithms with a global model: accuracy is the copy's, global-accuracy the global model's, and the
-    copy is what is exported. 0: the global model itself is measured. Of no effect where nothing is exchanged."""
+    """Epochs for which each client trains a copy of the global model on its own training samples before evaluation, for
+    algorithms with a global model: accuracy is the copy's, global-accuracy the global model's, and the copy is
+    exported. 0: the global model itself is evaluated. No effect if nothing is exchanged."""
 
     projection: Literal["none", "qp", "pcgrad"] = "none"
     """How the gradient of the distillation term is combined with the gradient of the client's own data, for
-    algorithms whose loss has both: none, their sum; qp, without the part that conflicts (FedH2L's Eq. 8); pcgrad,
-    both without it."""
+    algorithms whose loss has both. none: their sum; qp: the distillation gradient loses the part that conflicts
+    (FedH2L's Eq. 8); pcgrad: both gradients lose it."""
 
     class_weights: Literal["none", "balanced"] = "none"
-    """What a sample weighs in the cross-entropy of a client's own labels: none, all the same; balanced, by its class,
-    so that all classes of the client's training samples weigh the same together."""
+    """Weights of samples in the cross-entropy of a client's own labels. none: equal; balanced: by class, so that all
+    classes in the client's training samples have the same total weight."""
 
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay of the optimizer."""
@@ -600,14 +600,14 @@ class RunConfig(BaseModel):
     # --- machines
 
     device: HowRun[PerNode[Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]]] = "cpu"
-    """auto, cpu, cuda, cuda:N or mps."""
+    """Device for training and evaluation: auto, cpu, cuda, cuda:N or mps."""
 
     threads: HowRun[PerNode[Annotated[int, Field(ge=1, le=1024)]]] = 1
-    """Threads of a client's arithmetic. Results are bit-identical only for equal numbers."""
+    """Number of threads for a client's computations. Results are bit-identical only for the same number."""
 
     mixed_precision: PerNode[Literal["none", "bfloat16"]] = "none"
     """bfloat16: forward passes run under torch.autocast; weights, losses, gradients and payloads stay float32. No loss
-    scaling is needed, because its range is float32's. none: float32."""
+    scaling is needed, because bfloat16 has the range of float32. none: float32."""
 
     # --- records
 
@@ -620,23 +620,23 @@ class RunConfig(BaseModel):
 
     accept_loss: HowRun[bool] = False
     """With resume: continue although the newest checkpoint or a client's state is damaged, from the newest intact
-    checkpoint or without what is lost, or although clients' data have changed. The failures of the next round name
-    it."""
+    checkpoint or without the lost part, or although clients' data have changed. The failures of the next round say what
+    is lost."""
 
     keep_uploads: HowRun[bool] = False
-    """The server keeps what each client is sent and uploads, in the run folder, a file a round, for `hetfl audit`. What
-    clients have sent is then as private as that folder is."""
+    """Save the clients' downloads and uploads on the server, in the run folder, one file per round, for `hetfl audit`.
+    Uploads are then only as private as that folder."""
 
     track: HowRun[Annotated[str, _each_of("tracker", TRACKERS)]] = ""
     """Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma-separated list. Each needs
     an extra: pip install "hetfl[tensorboard]"."""
 
     costs: HowRun[Annotated[str, _each_of("cost", COSTS)]] = ""
-    """What each client measures of a round of training, as it can: time, memory, flops, energy, or a comma-separated
-    list. Counting flops takes time."""
+    """Costs of a round of training that each client measures, if its device can: time, memory, flops, energy, or a
+    comma-separated list. Counting flops takes time."""
 
     callbacks: HowRun[Annotated[str, AfterValidator(_check_callbacks)]] = ""
-    """Classes of your own that the server tells of each round: package.module:Class, or a comma-separated list. See
+    """Classes of your own that the server calls after each round: package.module:Class, or a comma-separated list. See
     RoundCallback."""
 
     state_dir: HowRun[PerNode[PathText]] = ""
@@ -648,19 +648,19 @@ class RunConfig(BaseModel):
 
     checkpoint_every: HowRun[Count | Literal["auto"]] = "auto"
     """Write a checkpoint for --resume every N rounds. 0: only after the last. auto: in the local engine as often as
-    fits into 1 % of the time, in Flower's engines every 10 rounds."""
+    1 % of the time allows, in Flower's engines every 10 rounds."""
 
     options: dict[str, Value] = Field(default_factory=dict, exclude=True)
     """Options of the algorithms, as name.key."""
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":
-        """Check the flat key-value pairs that Flower or the command line hands over.
+        """Return the config of flat key-value pairs, as Flower and the command line pass them.
 
         Raises
         ------
         ConfigError
-            One line that names the key, and the nearest valid one where it is unknown.
+            A key is unknown or its value is invalid; names the key and, if it is unknown, the nearest valid one.
         """
         check_values(values)
         general = {key: value for key, value in values.items() if "." not in key}
@@ -683,16 +683,16 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Refuse values that do not go together."""
+        """Raise a `ConfigError` for values that conflict."""
         clients = self.clients
         most = sampled_clients(self.fraction, clients - idle_clients(self.nonparticipating_fraction, clients))
-        going_on = option("resume = true (--resume)", "resume=True")
+        resuming = option("resume = true (--resume)", "resume=True")
         noise = "needs {0}clipping-norm above 0: the noise's standard deviation is a multiple of it"
         conflicts = {
-            f"min-clients = {self.min_clients}: of clients = {clients}, fraction and nonparticipating-fraction let "
-            f"{most} train in a round": clients > 0 and self.min_clients > max(most, 1),
+            f"min-clients = {self.min_clients}: with clients = {clients}, fraction and nonparticipating-fraction, "
+            f"only {most} train in a round": clients > 0 and self.min_clients > max(most, 1),
             f"start-clients = {self.start_clients}: more than clients = {clients}": 0 < clients < self.start_clients,
-            "client-speed and client-seconds: both say how long training takes; set one of them": bool(
+            "client-speed and client-seconds: both set how long training takes; set only one of them": bool(
                 self.client_speed and self.client_seconds
             ),
             f"noise-multiplier = {self.noise_multiplier:g} {noise.format('')}": self.noise_multiplier > 0
@@ -700,7 +700,7 @@ class RunConfig(BaseModel):
             f"public-noise-multiplier = {self.public_noise_multiplier:g} {noise.format('public-')}": (
                 self.public_noise_multiplier > 0 and not self.public_clipping_norm
             ),
-            f"accept-loss = True: there is nothing to lose in a new run; it goes with {going_on}": self.accept_loss
+            f"accept-loss = True: a new run has nothing to lose; use it with {resuming}": self.accept_loss
             and not self.resume,
         }
         for problem, there in conflicts.items():
@@ -709,15 +709,15 @@ class RunConfig(BaseModel):
         return self
 
     def to_flat(self) -> dict[str, Value]:
-        """Return all keys and values, flat, as `from_flat` takes them."""
+        """Return all keys and values, flat, as `from_flat` accepts them."""
         return {**self.model_dump(by_alias=True), **self.options}
 
     def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
-        """Return a copy in which some keys have other values, which are checked as those of `from_flat`."""
+        """Return a copy with other values for some keys, checked as by `from_flat`."""
         return type(self).from_flat({**self.to_flat(), **values})
 
     def with_data(self) -> "RunConfig":
-        """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""
+        """Return the config with the default data set of simulated clients if it names none."""
         return self if self.dataset else self.model_copy(update={"dataset": BUNDLED})
 
     def options_of(self, algorithm: str) -> dict[str, Value]:
@@ -731,53 +731,53 @@ class RunConfig(BaseModel):
 
     @property
     def checkpoint_rounds(self) -> int:
-        """Rounds between two checkpoints where server and nodes each keep their own: ``checkpoint-every``, or 10."""
+        """Rounds between two checkpoints in Flower's engines: ``checkpoint-every``, or 10 for auto."""
         return 10 if self.checkpoint_every == "auto" else self.checkpoint_every
 
     @property
     def simulates_time(self) -> bool:
-        """Whether a key says how long clients or their links take."""
+        """Whether the time of clients or of their links is simulated."""
         return bool(self.client_seconds or self.client_speed or self.client_mbits or self.client_latency)
 
     @property
     def measured(self) -> frozenset[str]:
-        """What of the cost of training is measured: ``costs``, and what a simulated device's speed is of."""
+        """The costs of training to measure: those of ``costs``, and flops if the speed of devices is simulated."""
         return frozenset(listed(self.costs)) | ({"flops"} if self.client_speed else frozenset())
 
     @property
     def candidates(self) -> str:
-        """The names of all models that clients may have, as ``models`` lists them."""
+        """The names of all models that clients may have, in the format of ``models``."""
         return self.fit_models if self.models == FIT else self.models
 
     @property
     def half(self) -> bool:
-        """Whether payloads travel in half precision."""
+        """Whether payloads are sent in half precision."""
         return self.payload_precision == "half"
 
     @property
     def reading(self) -> "Reading":
-        """What the config says about reading the data."""
+        """The settings for reading the data."""
         from hetfl_flwr.data import READING_KEYS, Reading, parse_partition
 
         form = parse_partition(self.partition)
         return Reading(**{key: getattr(self, key) for key in READING_KEYS}, id_column=form.column, by_file=form.by_file)
 
     def split(self, clients: int) -> "Split":
-        """Return how the config shares the data out over a number of clients."""
+        """Return the settings for splitting the data over a number of clients."""
         from hetfl_flwr.data import SPLIT_KEYS, Split
 
         return Split(**{key: getattr(self, key) for key in SPLIT_KEYS}, reading=self.reading, clients=clients)
 
 
 KEYS = {kebab(name): field for name, field in RunConfig.model_fields.items() if name != "options"}
-"""What each key is, in the order in which they are listed."""
+"""The field of each key, in the order of ``hetfl list keys``."""
 
 DATA_KEYS = tuple(KEYS)[list(KEYS).index("dataset") : list(KEYS).index("models")]
-"""The keys of the data: which, how they are read, and how they are split over the clients."""
+"""The keys that choose, read and split the data."""
 
 
 def meaning(key: str) -> str:
-    """Return what a key means, in one line."""
+    """Return the help text of a key as one line."""
     return " ".join((KEYS[key].description or "").split())
 
 
@@ -787,44 +787,29 @@ NODE_KEYS = {"model": "models"} | {key: key for key, field in KEYS.items() if PE
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
 
 OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names", "share-recall", "name")
-"""Keys of a ``--node-config`` alone: who a node is, whether the names of its classes and columns may leave it, whether
-how well it does on each class may, and what its client is called."""
+"""Keys that exist only in ``--node-config``: the node's identity and name, and whether it shares the names of its
+classes and columns and its recall of each class."""
 
 
 def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
-    """Return the run config as it holds on one node.
+    """Return the server's run config with the overrides of one node.
 
-    Parameters
-    ----------
-    config : RunConfig
-        What the server sent.
-    node_config : mapping
-        The node's own settings; keys other than `NODE_KEYS` are left to others, unless they look like one of these.
-
-    Raises
-    ------
-    ConfigError
-        A misspelt key, or a value that does not fit.
+    Keys of `node_config` that are unknown here are ignored, as other apps may use them, unless they resemble a known
+    key: then `ConfigError` reports a misspelling. It is also raised for invalid values.
     """
     known = [*NODE_KEYS, *OWN_NODE_KEYS]
     for key in node_config.keys() - known:
-        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
+        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is not a misspelt mixed-precision
             raise ConfigError(unknown("node-config key", key, known))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
     return config.with_values(own) if own else config
 
 
-# --- values as they are written
+# --- parsing and writing values
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse what no key may be: a value of another type, one that TOML has no form for, or a text without end.
-
-    Raises
-    ------
-    ConfigError
-        Names the first such key.
-    """
+    """Raise a `ConfigError` for the first value that has a wrong type, cannot be written to TOML, or is too long."""
     for key, value in values.items():
         if problem := _no_value(value) or _unwritable(key):
             raise ConfigError(f"{key} {problem}")
@@ -844,18 +829,18 @@ def _no_value(value: object) -> str:
 
 
 def _unwritable(text: str) -> str:
-    """Say what makes a text one that neither TOML nor a file system can hold; nothing if they can."""
+    """Return why neither TOML nor a file name can contain a text, or an empty text."""
     if "\0" in text:
-        return "it holds a NUL character"
+        return "it contains a NUL character"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "it holds what UTF-8 cannot write"
+        return "it contains characters that UTF-8 cannot encode"
     return ""
 
 
 def parse_value(text: str) -> Value:
-    """Read a value as TOML does; what TOML cannot read is a word.
+    """Parse a value as TOML; a text that is not TOML is returned as it is.
 
     Examples
     --------
@@ -864,13 +849,13 @@ def parse_value(text: str) -> Value:
     """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, brackets within brackets
+    except (ValueError, RecursionError):  # not TOML, thousands of digits, or deeply nested brackets
         return text
     return value if isinstance(value, bool | int | float | str) else text
 
 
 def parse_setting(text: str) -> tuple[str, Value]:
-    """Read one ``key=value`` of the command line; the value of a key that takes texts alone may look like a number.
+    """Parse ``key=value`` from the command line; for keys that accept only text, the value may look like a number.
 
     Examples
     --------
@@ -885,17 +870,14 @@ def parse_setting(text: str) -> tuple[str, Value]:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Value]:
-    """Read several ``key=value`` of the command line; the last one of a key counts."""
+    """Parse several ``key=value`` from the command line; the last value of a key counts."""
     return dict(map(parse_setting, texts))
 
 
 def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
-    """Read the value of ``algorithm-options``: what would follow ``--set`` in a shell, without the algorithm's name.
+    """Parse ``algorithm-options``: words ``key=value``, quoted as in a shell, without the algorithm's name.
 
-    Raises
-    ------
-    ConfigError
-        A word that is not ``key=value``, or a key with a name before it.
+    Raises `ConfigError` for a word that is not ``key=value``, or a key with a prefix.
 
     Examples
     --------
@@ -915,7 +897,7 @@ def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
 
 
 def write_algorithm_options(values: Mapping[str, Value]) -> str:
-    """Write an algorithm's own keys as the value of ``algorithm-options``.
+    """Return an algorithm's own keys as a value of ``algorithm-options``.
 
     Examples
     --------
@@ -930,7 +912,7 @@ def write_algorithm_options(values: Mapping[str, Value]) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Value]:
-    """Read a TOML file of config keys, tables flattened with dots."""
+    """Read a TOML file of config keys; keys in tables get dotted names."""
     flat = dict(flattened(load_toml(path)))
     try:
         check_values(flat)
@@ -940,25 +922,19 @@ def read_toml(path: Path) -> dict[str, Value]:
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file as it is.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, is not TOML, or is nested more deeply than any config is.
-    """
+    """Read a TOML file; raise `ConfigError` if it cannot be read, is not TOML, or is nested too deeply."""
     try:
         state = usable_path(str(path)).stat()
-        if not stat.S_ISREG(state.st_mode):  # nothing is waited for that another program is to write
+        if not stat.S_ISREG(state.st_mode):  # reading a pipe could block
             raise ConfigError(f"{path}: is a folder, a pipe or a device, expected a TOML file")
         if state.st_size > MAX_FILE:
-            raise ConfigError(f"{path}: is larger than {MAX_FILE} bytes, which no file of config keys is")
-        loaded = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+            raise ConfigError(f"{path}: is larger than {MAX_FILE} bytes, the limit for a file of config keys")
+        loaded = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # skip the byte order mark that some editors write
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except RecursionError:
         loaded = None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+    except ValueError as error:  # not TOML, not UTF-8, or thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
     if loaded is None or _depth(loaded) > MAX_DEPTH:
         raise ConfigError(f"{path}: its tables or lists are nested too deeply")
@@ -966,7 +942,7 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def _depth(table: Mapping[str, Any]) -> int:
-    """Return how many tables stand within each other, at most one more than is allowed."""
+    """Return the nesting depth of tables, at most one more than `MAX_DEPTH`."""
     tables, depth = [table], 0
     while tables and depth <= MAX_DEPTH:
         tables = [inner for outer in tables for inner in outer.values() if isinstance(inner, dict)]
@@ -975,7 +951,7 @@ def _depth(table: Mapping[str, Any]) -> int:
 
 
 def flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Go through a table's keys and values, those of inner tables under dotted names."""
+    """Yield the keys and values of a table, with dotted keys for inner tables."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", item) for inner, item in flattened(value))
@@ -984,7 +960,7 @@ def flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def to_toml(values: Mapping[str, Value]) -> str:
-    """Write flat config keys as TOML, an algorithm's own keys as its table."""
+    """Return flat config keys as TOML, with an algorithm's own keys in a table."""
     nested: dict[str, object] = {key: value for key, value in values.items() if "." not in key}
     for key, value in values.items():
         if "." in key:

@@ -1,4 +1,4 @@
-"""Errors that a user can fix: each has one line that names what is wrong, and where."""
+"""Errors that a user can fix; each is one line that says what is wrong and where."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from pydantic import Field
 from hetfl_flwr.text import printable
 
 EXIT_OF_FLOWER = "flwr.supercore.exit"
-"""Where Flower ends a process, as after SIGTERM."""
+"""Module in which Flower exits the process, for example after SIGTERM."""
 
 
 class HetflError(Exception):
-    """Base of all errors of this project. Its text is one line, fit for standard error.
+    """Base class of all errors of this project. The message is one line, ready for standard error.
 
     Attributes
     ----------
     outward : str
-        Class attribute: the text that leaves a node in place of the line, which may name paths, columns and cells.
+        Class attribute: the text that leaves a node instead of the message, which may name paths, columns and cells.
     """
 
-    outward = "it cannot do what it was asked"
+    outward = "the request failed"
 
     def __str__(self) -> str:
-        """Return the text as `printable` shows it, whatever was put into it."""
+        """Return the message as one printable line."""
         return printable(super().__str__())
 
 
 class ConfigError(HetflError):
     """A run-config key or command-line argument that is unknown, of the wrong type or out of range."""
 
-    outward = "a key of its config is not what it may be"
+    outward = "a key of its config is invalid"
 
 
 class DataError(HetflError):
-    """A data set that cannot be found, read or split as asked."""
+    """A data set that cannot be found, read or split as configured."""
 
-    outward = "its data cannot be read or split as asked"
+    outward = "its data cannot be read or split as configured"
 
 
 class ModelError(HetflError):
@@ -50,31 +50,31 @@ class ModelError(HetflError):
 
 
 class PayloadError(HetflError):
-    """Arrays received over the wire that are not what was declared."""
+    """Received arrays that differ from their declaration."""
 
-    outward = "arrays are not what was declared"
+    outward = "arrays differ from their declaration"
 
 
 class DivergedError(HetflError):
-    """Training whose loss or weights are no numbers any more, or infinite."""
+    """Training whose loss or weights have become NaN or infinite."""
 
     outward = "training diverged: lower learning-rate"
 
 
 class StateError(HetflError):
-    """Saved client state that belongs to something else, or cannot be read or written."""
+    """Saved client state that belongs to another run or client, or cannot be read or written."""
 
     outward = "its saved state cannot be read or written, or is not of this run"
 
 
 class DamagedError(StateError):
-    """Saved state that is not as it was written."""
+    """Saved state that has changed since it was written."""
 
 
 class FederationError(HetflError):
-    """Clients that cannot be federated as asked, or too few of them."""
+    """A federation that cannot run as configured, or has too few clients."""
 
-    outward = "its federation cannot run as asked"
+    outward = "its federation cannot run as configured"
 
 
 class WorkerError(FederationError):
@@ -82,22 +82,22 @@ class WorkerError(FederationError):
 
 
 class TooFewClients(FederationError):
-    """A round that too few clients have finished; what was reached before is kept."""
+    """A round that too few clients have finished; earlier results are kept."""
 
     outward = "too few clients have finished a round"
 
 
 class RunFolderError(HetflError):
-    """A run folder that cannot be written, holds another run, or holds none."""
+    """A run folder that cannot be written, holds another run, or holds no run."""
 
     outward = "its run folder cannot be read or written"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an answer of one client was not used in a round: it failed, or the guard has left its upload out.
+    """Why a reply of one client was not used in one round: it failed, or the guard left its upload out.
 
-    `client_id` is ``partition`` in the files of a run folder, and -1 where the client is unknown.
+    ``client_id`` is called ``partition`` in the files of a run folder; it is -1 if the client is unknown.
     """
 
     client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]
@@ -107,7 +107,7 @@ class Failure:
 
 
 def reason(error: BaseException) -> str:
-    """Return the text of an error; of a syntax error without its place, which `place` returns.
+    """Return the message of an error; for a syntax error, without the location, which `place` returns.
 
     Examples
     --------
@@ -121,20 +121,20 @@ def reason(error: BaseException) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """Return an error in one line: its text, and of one that is not this project's its type, too."""
+    """Return an error as one line: its message, preceded by the type unless it is an error of this project."""
     if isinstance(error, HetflError):
         return str(error)
     try:
         said = reason(error)
     except Exception:
-        said = "its text cannot be shown"
+        said = "its message cannot be shown"
     return printable(f"{type(error).__name__}: {' '.join(said.split())}", 300)
 
 
 def place(error: BaseException) -> str:
-    """Return the file and the line that an error comes from; of a syntax error, the line that is wrong.
+    """Return the file and line where an error was raised; for a syntax error, the line with the error.
 
-    It is not inside of torch, NumPy or Python's import. Empty where there is none.
+    Frames in torch, NumPy and Python's import system are skipped. Empty if there is no such line.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def place(error: BaseException) -> str:
 
 
 def ends_process(error: BaseException) -> bool:
-    """Return whether an exit is Flower's own, and not one of the user's model or callback."""
+    """Return whether an exception is an exit by Flower itself, not by the user's model or callback."""
     frames = walk_tb(error.__traceback__)
     return isinstance(error, SystemExit) and any(
         str(frame.f_globals.get("__name__")).startswith(EXIT_OF_FLOWER) for frame, _ in frames
@@ -161,9 +161,9 @@ def ends_process(error: BaseException) -> bool:
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], listed: str = "") -> str:
-    """Return the line for a name that is not among the valid ones, with the nearest of them.
+    """Return the error message for an unknown name, with the nearest valid name.
 
-    All are named, or the command is that lists them.
+    It lists all valid names, or gives the command that lists them.
 
     Examples
     --------
@@ -177,8 +177,8 @@ def unknown(kind: str, name: str, valid: Iterable[str], listed: str = "") -> str
 
 
 INTERRUPTED = "interrupted; finished work is kept"
-"""Message of a command that the user has ended at once."""
+"""Message of a command that the user has interrupted."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user asked to stop; no round is incomplete."""
+    """The user asked to stop, and the current round was completed."""

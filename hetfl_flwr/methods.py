@@ -1,12 +1,12 @@
-"""From an algorithm's name to its two sides, by convention; no algorithm is listed anywhere.
+"""Finds the two sides of an algorithm by naming convention; there is no list of algorithms.
 
-``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A name that is none of this project,
-``my_pkg.moments`` (or ``moments``), is ``my_pkg.moments.strategy.Moments`` and ``my_pkg.moments.client.MomentsClient``.
-The class is the one whose name, without regard to case, is the last part of the algorithm's name (plus ``Client`` for
-the client side).
+``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A name outside this project, such as
+``my_pkg.moments`` (or ``moments``), is ``my_pkg.moments.strategy.Moments`` and
+``my_pkg.moments.client.MomentsClient``. The name of a class is the last part of the algorithm's name, ignoring case
+(plus ``Client`` for the client side).
 
-An algorithm whose modes are classes of their own says so in a mapping ``MODES`` in each of the two modules, from the
-values of its key ``mode`` to the classes; the first is the default, and the class that the convention asks for.
+An algorithm that has a class for each mode defines a mapping ``MODES`` in both modules, from the values of its key
+``mode`` to the classes. The first class is the default, and is named by the convention above.
 """
 
 import inspect
@@ -31,21 +31,15 @@ if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 BASE = "base_"
-"""Prefix of the modules of ``strategies`` and ``clients`` that several algorithms build on."""
+"""Prefix of modules in ``strategies`` and ``clients`` with base classes of several algorithms."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm's name and its two sides.
+    """An algorithm's name, as in the run config, and its two sides, those of the default mode if it has modes.
 
-    Parameters
-    ----------
-    name : str
-        As in the run config.
-    strategy, client : type
-        The two sides; of an algorithm with modes, those of its default mode.
-    modes : mapping of str to Algorithm
-        The sides in each mode, by the value of the key ``mode``, where modes are classes of their own; else empty.
+    ``modes`` maps the values of the key ``mode`` to the sides in each mode; it is empty if modes have no classes of
+    their own.
     """
 
     name: str
@@ -71,7 +65,7 @@ class Algorithm:
 
 
 def names() -> list[str]:
-    """Return the names of the algorithms of this project, sorted: the pages that both sides have, without bases."""
+    """Return the sorted names of this project's algorithms: modules with both sides, without base classes."""
     return list(_names())
 
 
@@ -85,12 +79,12 @@ def _names() -> tuple[str, ...]:
 
 
 def for_heterogeneous_models() -> list[str]:
-    """Return the names of the algorithms of this project whose clients may have different models."""
+    """Return the names of this project's algorithms whose clients may have different models."""
     return [name for name in names() if find(name).strategy.heterogeneous]
 
 
 def for_flower(config: RunConfig) -> dict[str, Value]:
-    """Return all keys as ``flwr run -c`` takes them: options of an outside algorithm in ``algorithm-options``."""
+    """Return all keys in the form of ``flwr run -c``: options of external algorithms are in ``algorithm-options``."""
     flat, prefix = config.to_flat(), f"{config.algorithm}."
     if config.algorithm in names():
         return flat
@@ -101,19 +95,15 @@ def for_flower(config: RunConfig) -> dict[str, Value]:
 
 
 def resolve_models(config: RunConfig) -> RunConfig:
-    """Return the config with ``models`` and ``width`` resolved; a config that sets both is returned itself.
+    """Return the config with ``models`` and ``width`` resolved; a config that sets both is returned unchanged.
 
-    ``auto`` becomes models that take the data, heterogeneous ones wherever the algorithm allows them; a width of 0
-    becomes the one that the algorithm needs. The strategy's class says so: none is built.
-
-    Raises
-    ------
-    ConfigError
-        ``auto`` cannot be resolved: there is no such data set, or the data sets of a list are of several kinds.
+    ``auto`` becomes models for the kind of data, heterogeneous ones if the algorithm allows them. A width of 0 becomes
+    the width that the algorithm requires. Raises `ConfigError` if ``auto`` cannot be resolved, because a data set does
+    not exist or the listed data sets are of different kinds.
     """
     strategy, settled = chosen(config).strategy, dict[str, object]()
     if config.models == FIT and not (config.fit_seconds or config.fit_memory):
-        raise ConfigError("models = fit: set fit-seconds or fit-memory, the limits that a model is to keep")
+        raise ConfigError("models = fit: set fit-seconds or fit-memory, the limits for training a model")
     if open_key := "models" if config.models == AUTO else "fit_models" if config.candidates == "" else "":
         from hetfl_flwr.data import kind_of
 
@@ -127,14 +117,10 @@ def resolve_models(config: RunConfig) -> RunConfig:
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Return the config with all defaults of the algorithm resolved: its own keys, ``models`` and ``width``.
+    """Return the config with the algorithm's defaults resolved: its own keys, ``models`` and ``width``.
 
-    It is always checked; a config without open values is returned itself.
-
-    Raises
-    ------
-    ConfigError
-        As `check_options` and `resolve_models`.
+    The config is always checked, and returned unchanged if nothing is left to resolve. Raises the errors of
+    `check_options` and `resolve_models`.
     """
     check_options(config)
     algorithm = find(config.algorithm)
@@ -148,11 +134,8 @@ def resolve(config: RunConfig) -> RunConfig:
 def find(name: str) -> Algorithm:
     """Find an algorithm by name.
 
-    Raises
-    ------
-    ConfigError
-        Unknown name (with the nearest valid one), a module without the class that the convention asks for, or a
-        class with an option that is not keyword-only.
+    Raises `ConfigError` if the name is unknown, a module lacks the class that the convention requires, or a constructor
+    has an option that cannot be a config key.
     """
     own = names()
     if name in own:
@@ -174,25 +157,25 @@ def find(name: str) -> Algorithm:
 
 
 def _check_keywords(side: type[Any], given: int) -> None:
-    """Refuse a constructor with an option that cannot be a key: not keyword-only, or without a type or a default.
+    """Raise a `ConfigError` if a constructor has an option that is not keyword-only, or lacks a type or a default.
 
-    The caller passes the first `given` parameters.
+    The first `given` parameters are passed by the caller, and may be positional.
     """
     empty, called = inspect.Parameter.empty, f"{side.__module__}.{side.__qualname__}"
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     for number, (name, parameter) in enumerate(inspect.signature(side).parameters.items()):
         if parameter.kind in positional and (parameter.default is not empty or number >= given):
             raise ConfigError(
-                f"{called}: '{name}' of its constructor is not keyword-only, so it cannot be set: write '*, {name}'"
+                f"{called}: constructor argument '{name}' is not keyword-only, so it cannot be set: write '*, {name}'"
             )
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and empty in (parameter.annotation, parameter.default):
             raise ConfigError(
-                f"{called}: '{name}' of its constructor needs a type and a default, such as '{name}: float = 0.5'"
+                f"{called}: constructor argument '{name}' needs a type and a default, such as '{name}: float = 0.5'"
             )
 
 
 def _check_defaults(algorithm: Algorithm) -> None:
-    """Refuse two sides that give an option of one name different defaults: a key has one."""
+    """Raise a `ConfigError` if two sides have different defaults for the same option."""
     known: dict[str, tuple[object, type[Any]]] = {}
     for side in algorithm.sides:
         for name, parameter in _hyper_parameters(side).items():  # type: ignore[arg-type]  # as above
@@ -200,17 +183,14 @@ def _check_defaults(algorithm: Algorithm) -> None:
             if value != parameter.default:
                 raise ConfigError(
                     f"{algorithm.name}: the default of '{name}' is {value!r} in {other.__qualname__} and "
-                    f"{parameter.default!r} in {side.__qualname__}: write one default, or two names"
+                    f"{parameter.default!r} in {side.__qualname__}: use one default, or different names"
                 )
 
 
 def chosen(config: RunConfig) -> Algorithm:
     """Return the algorithm of a run config, in its mode.
 
-    Raises
-    ------
-    ConfigError
-        As `find`; or there is no such mode.
+    Raises the errors of `find`, and `ConfigError` if there is no such mode.
     """
     algorithm = find(config.algorithm)
     if not algorithm.modes:
@@ -223,34 +203,31 @@ def chosen(config: RunConfig) -> Algorithm:
 
 
 def build_strategy(config: RunConfig) -> "KnowledgeStrategy":
-    """Build the server side with the hyper-parameters that the run config gives it."""
+    """Build the server side with its hyperparameters from the run config."""
     with seeded(config.seed, "strategy"):
         strategy: KnowledgeStrategy = _build(config, chosen(config).strategy)
     strategy.config = config
     if config.robust != "none" and strategy.exchanges and not strategy.averages:
         raise ConfigError(
-            f"robust = {config.robust}: {config.algorithm} compares no uploads with these settings: set "
+            f"robust = {config.robust}: {config.algorithm} averages no uploads with these settings: set "
             f"{config.algorithm}.mode to sync, or robust to none"
         )
     return strategy
 
 
 def build_client(config: RunConfig, node: Any) -> "KnowledgeClient":
-    """Build the client side, on a `Node`, with the hyper-parameters that the run config gives it."""
+    """Build the client side on a `Node`, with its hyperparameters from the run config."""
     side = chosen(config).client
-    _typed(config, side)  # no node is needed to see that an option is wrong
+    _typed(config, side)  # report invalid options before the node is used
     with seeded(config.seed, node.client_id, "client"):
         client: KnowledgeClient = _build(config, side, node)
     return client
 
 
 def check_options(config: RunConfig) -> None:
-    """Check every ``name.key`` of a run config: the algorithm exists, has that key, and the value's type and range fit.
+    """Check every ``name.key`` of a run config: the algorithm exists, has the key, and the value is valid.
 
-    Raises
-    ------
-    ConfigError
-        One line naming the key, and the nearest valid one where it is unknown.
+    Raises `ConfigError`, which names the key and, if it is unknown, the nearest valid one.
     """
     for key in config.options:
         name, _, own = key.rpartition(".")
@@ -270,7 +247,7 @@ def check_options(config: RunConfig) -> None:
 
 
 def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse keys of the run that not all algorithms can follow, by what the classes say of themselves."""
+    """Raise a `ConfigError` for keys of the run that the algorithm's classes do not support."""
     able: dict[str, tuple[object, object, Callable[[Algorithm], bool]]] = {
         "robust": (config.robust, "none", lambda one: one.strategy.averages or not one.strategy.exchanges),
         "fine-tune-epochs": (
@@ -291,11 +268,11 @@ def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
         if value != default and not can(algorithm):
             others = ", ".join(name for name in names() if can(find(name)))
             own = f", which has {config.algorithm}.{key}" if key in algorithm.defaults else ""
-            raise ConfigError(f"{key} = {value} is not for {config.algorithm}{own}; it is for {others}")
+            raise ConfigError(f"{key} = {value} is not supported by {config.algorithm}{own}, only by {others}")
 
 
 def _module(path: str, absent: ConfigError | None = None) -> ModuleType:
-    """Import a module of an algorithm; where it is not there, raise the given error, or one that names it."""
+    """Import a module of an algorithm; if it is missing, raise the given error, or one that names the module."""
     try:
         return import_module(path)
     except KeyboardInterrupt:
@@ -315,11 +292,11 @@ def _class_named(module: ModuleType, name: str) -> type[Any]:
             return value
     own = [one.__name__ for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
     there = f": it has {', '.join(own)}" if own else ""
-    raise ConfigError(f"algorithm module '{module.__name__}' has no class named like '{wanted}' (in any case){there}")
+    raise ConfigError(f"algorithm module '{module.__name__}' has no class named '{wanted}' (case is ignored){there}")
 
 
 def _modes(name: str, servers: ModuleType, clients: ModuleType) -> dict[str, Algorithm]:
-    """Return the sides in each mode, from the ``MODES`` of two modules."""
+    """Return the sides in each mode, from ``MODES`` in the two modules."""
     strategies, others = (_modes_of(module) for module in (servers, clients))
     if list(strategies) != list(others):
         raise ConfigError(

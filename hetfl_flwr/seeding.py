@@ -1,7 +1,7 @@
-"""Random numbers: every draw comes from a generator made by (seed, *scope), never from a global one.
+"""Random numbers: every draw comes from a generator seeded by ``(seed, *scope)``, never from an unseeded global one.
 
-A scope is a tuple of integers and words, such as ``(client_id, round, "batches")``. Two scopes that differ
-in any part give independent streams; equal scopes give equal streams in every process and engine.
+A scope is a tuple of integers and words, such as ``(client_id, round, "batches")``. Different scopes give independent
+streams; equal scopes give the same stream in every process and engine.
 """
 
 import random
@@ -17,7 +17,7 @@ import torch
 def _entropy(seed: int, scope: tuple[int | str, ...]) -> np.random.SeedSequence:
     words = [crc32(part.encode()) if isinstance(part, str) else part for part in scope]
     numbers = [seed, len(words), *words]
-    small = max(numbers) < 2**32 and min(numbers) >= 0  # NumPy takes a word for each, and longer for a list
+    small = max(numbers) < 2**32 and min(numbers) >= 0  # an array is faster than a list; NumPy reads both alike
     return np.random.SeedSequence(np.array(numbers, np.uint32) if small else numbers)
 
 
@@ -29,7 +29,7 @@ def generator(seed: int, *scope: int | str) -> np.random.Generator:
     seed : int
         The run's seed, 0 or more.
     *scope : int or str
-        What the numbers are for; integers are 0 or more.
+        The purpose of the random numbers; integers are 0 or more.
 
     Examples
     --------
@@ -46,10 +46,17 @@ def torch_seed(seed: int, *scope: int | str) -> int:
 
 
 def seeded(seed: int, *scope: int | str) -> AbstractContextManager[None]:
-    """Seed the global generators of torch, NumPy and Python for the body of a ``with``, and put them back afterwards.
+    """Seed the global generators of torch, NumPy and Python inside a ``with`` block, and restore them afterwards.
 
-    Whatever draws from a global generator (weight initialisation, dropout, a model's own ``random.random()``) is
-    reproducible inside it.
+    Everything that draws from a global generator inside the block, such as weight initialisation, dropout or a model's
+    ``random.random()``, is reproducible.
+
+    Parameters
+    ----------
+    seed : int
+        The run's seed, 0 or more.
+    *scope : int or str
+        The purpose of the random numbers; integers are 0 or more.
     """
     number = torch_seed(seed, *scope)
     return _Borrowed(number) if _Lent.free else _seeded(number)
@@ -63,7 +70,7 @@ def _seeded(number: int) -> Iterator[None]:
 
 
 class _Borrowed(AbstractContextManager[None]):
-    """Seeds generators that are lent; inside it they are not."""
+    """Seeds generators that are lent; inside this context they are not free, so nested calls restore them."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -90,7 +97,7 @@ def _seed(number: int) -> None:
 
 @contextmanager
 def generators_lent() -> Iterator[None]:
-    """Put the global generators back after the body of a ``with``, in which `seeded` need not do so each time."""
+    """Restore the global generators after a ``with`` block, inside which `seeded` need not restore them each time."""
     with generators_kept():
         _Lent.free = True
         try:
@@ -101,7 +108,7 @@ def generators_lent() -> Iterator[None]:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Put the global generators of torch, NumPy and Python back as they were, after the body of a ``with``."""
+    """Restore the states of the global generators of torch, NumPy and Python after a ``with`` block."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     here, there = torch.default_generator.get_state(), [torch.cuda.get_rng_state(one) for one in range(_devices())]
     try:
@@ -121,6 +128,6 @@ def _devices() -> int:
 
 
 class _Lent:
-    """Whether the global generators are lent, and nothing draws from them now."""
+    """Whether the global generators are lent by `generators_lent` and not in use by `seeded`."""
 
     free = False

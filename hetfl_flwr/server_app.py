@@ -1,4 +1,4 @@
-"""The ServerApp: builds the strategy from the run config, runs the rounds, writes the results, in every engine."""
+"""The ServerApp: builds the strategy from the run config, runs the rounds and writes the results, in every engine."""
 
 from logging import ERROR, INFO, LogRecord
 from pathlib import Path
@@ -25,14 +25,14 @@ from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRound
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
 MAX_LOST = 3
-"""Maximum number of consecutive rounds that a run may lose as nodes leave or restart."""
+"""Maximum number of consecutive rounds that a run may lose because nodes leave or restart."""
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run a federation from the run config to the run folder."""
+    """Run the federation of a run config, and write its run folder."""
     try:
         engine = engine_of(grid)
         if engine == "deployment":
@@ -56,10 +56,10 @@ def main(grid: Grid, context: Context) -> None:
                 rounds.resume(resumed.checkpoint.under_way)
                 resumed.begin(results)
             strategy.summary()
-            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
+            saving: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:
-                lasting.insert(0, KeptUploads(federation, strategy.upload_spec, results.begun))
-            _federate(results, federation, rounds, [*lasting, Notes(federation.roster), Watch(), trackers, own])
+                saving.insert(0, KeptUploads(federation, strategy.upload_spec, results.begun))
+            _federate(results, federation, rounds, [*saving, Notes(federation.roster), Watch(), trackers, own])
     except HetflError as error:
         log(ERROR, "%s", error)
         FLOWER_LOGGER.addFilter(_without_traceback)
@@ -67,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callbacks: list[RoundCallback]) -> None:
-    """Run the rounds that are left. Results are written first; nothing after the checkpoint can lose a round."""
+    """Run the remaining rounds; the run folder is written before the checkpoint and all other callbacks."""
     config, ledger = results.config, results.ledger
     if ledger.noise:
         terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
@@ -92,22 +92,19 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
                 raise _too_few(number, played, config)
             notify(entry)
             if number == config.rounds and played.evaluated.failures and not ledger.counts()["latest"]:
-                raise FederationError(f"no client has ever been measured: {played.evaluated.failures[0].reason}")
+                raise FederationError(f"no client has been evaluated: {played.evaluated.failures[0].reason}")
     _log_outcome(results)
 
 
 def _check_processes(number: int, played: RoundResult, results: RunFolder) -> None:
-    """End a simulation that has lost a process of Ray: Flower (1.41) keeps it, and it fails every message it is given.
+    """Raise a `FederationError` if a simulation has lost a Ray process; the round is not recorded.
 
-    Raises
-    ------
-    FederationError
-        It has. What this round has brought is not written down.
+    Flower (1.41) keeps a dead process, which fails every message that it is given.
     """
     failures = [*played.trained.failures, *played.evaluated.failures]
     if results.engine == "simulation" and any("ray.exceptions.Actor" in failure.reason for failure in failures):
         raise FederationError(
-            f"round {number}: a process of Ray has died, or its machine was lost, and Flower starts no other: with a "
+            f"round {number}: a Ray process has died or its machine was lost, and Flower does not restart it; with a "
             "state-dir, continue from the last checkpoint: "
             + resume_command(results.folder, results.engine, results.config.algorithm)
         )
@@ -141,7 +138,7 @@ def _fraction(value: float | None) -> str:
 
 
 def _without_traceback(record: LogRecord) -> bool:
-    """Take the traceback from what Flower logs of an error of ours, whose one line says it all."""
+    """Drop the traceback when Flower logs an error of this project, whose message is complete."""
     if record.exc_info and isinstance(record.exc_info[1], HetflError):
         record.exc_info = None
     return True

@@ -1,4 +1,4 @@
-"""Base of the server sides: what an algorithm implements."""
+"""Base class of an algorithm's server side."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,49 +39,50 @@ Sends = Literal[
     "nothing",
     "something else",
 ]
-"""What leaves a client, in the order in which `hetfl list algorithms` groups by it.
+"""What leaves a client, in the order of the groups in `hetfl list algorithms`.
 
-"weights": all of the model's. "parts of weights": the body, the head or some channels. "small models": a model that
-travels while another stays. "prototypes": the mean embedding of each class. "logits": the mean logits of each class.
-"representations": of samples that all know. "public samples": these alone, or predictions on them. "nothing".
+"weights": all weights of the model. "parts of weights": the body, the head or some channels. "small models": a small
+model that is sent while the client's own model stays. "prototypes": the mean embedding of each class. "logits": the
+mean logits of each class. "representations": embeddings of samples that all clients have. "public samples": only the
+samples, or predictions on them.
 """
 
 
 class KnowledgeStrategy(Strategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
-    An algorithm implements `initial`, `download_for`, `aggregate` and `upload_spec`. The server state is a set of
-    named arrays that these functions receive and return; nothing else is kept, so that a run can be checkpointed and
-    resumed without the algorithm's help.
+    An algorithm implements `initial`, `download_for`, `aggregate` and `upload_spec`. The server state is a set of named
+    arrays that these methods receive and return; nothing else is kept, so runs are checkpointed and resumed without any
+    code in the algorithm.
 
     Attributes
     ----------
     heterogeneous : bool
-        Class attribute: whether clients may have different architectures, with the default hyper-parameters. Default:
+        Class attribute: whether clients may have different architectures, with the default hyperparameters. Default:
         True.
     width : int
-        Class attribute: the embedding width that all models get where the run config's ``width`` is 0. Default: 0, each
-        model keeps its own.
+        Class attribute: the embedding width of all models if the run config's ``width`` is 0. Default: 0, each model
+        keeps its own.
     sharing : Sharing or None
-        Class attribute: what is needed of the clients' public samples, which are in ``roster.public_samples`` before
-        round 1. Default: None, nothing.
+        Class attribute: how the clients' public samples are shared; they are in ``roster.public_samples`` before round
+        1. Default: None, no public samples.
     asynchronous : bool
-        Whether each client is answered as soon as it has uploaded. Default: False.
+        Whether each client receives its next download as soon as it has uploaded. Default: False.
     exchanges : bool
         Class attribute: whether clients learn from each other. Default: True.
     sends : {"weights", "parts of weights", "small models", "prototypes", "logits", "representations", \
 "public samples", "nothing", "something else"}
-        Class attribute: what leaves a client in a round. `hetfl list algorithms` groups by it. "parts of weights": the
-        body, the head or some channels; "small models": a model that travels while another stays; "prototypes" and
-        "logits": a mean of each class; "representations": embeddings of samples that all know; "public samples": these
-        alone, or predictions on them. Default: "something else".
+        Class attribute: what leaves a client in a round, by which `hetfl list algorithms` groups. "parts of weights":
+        the body, the head or some channels; "small models": a small model that is sent while the client's own model
+        stays; "prototypes" and "logits": the mean of each class; "representations": embeddings of samples that all
+        clients have; "public samples": only the samples, or predictions on them. Default: "something else".
     parts : bool
-        Class attribute: whether clients may have parts of one network of different width, as ``NAME@0.5``; then
-        ``models = "auto"`` gives every second client half of the width. Default: False.
+        Class attribute: whether clients may have parts of one network with different widths, such as ``NAME@0.5``;
+        ``models = "auto"`` then gives every second client half the width. Default: False.
     averages : bool
         Whether uploads are averaged by `robust`, so that the run config's ``robust`` may be set. Default: False.
     robust : Average
-        How uploads are averaged, as the run config's ``robust`` sets. Set before `initial` is called.
+        How uploads are averaged, from the run config's ``robust``. Set before `initial` is called.
     left_out : LeftOut
         Collects the clients whose uploads `robust` leaves out.
     roster : Roster
@@ -121,11 +122,11 @@ class KnowledgeStrategy(Strategy, ABC):
     config: RunConfig
 
     def __init__(self) -> None:
-        """Take no hyper-parameters."""
+        """Accept no hyperparameters."""
 
     @cached_property
     def left_out(self) -> LeftOut:
-        """The clients whose uploads `robust` leaves out."""
+        """Collects the clients whose uploads `robust` leaves out."""
         return LeftOut(self.robust)
 
     @property
@@ -134,16 +135,16 @@ class KnowledgeStrategy(Strategy, ABC):
         return self.config.algorithm if hasattr(self, "config") else type(self).__name__.lower()
 
     def check(self, roster: Roster) -> None:
-        """Refuse a federation that the algorithm does not support. By default: clients must agree on the classes.
+        """Raise an error if the algorithm does not support these clients. By default, their classes must be the same.
 
-        Called before round 1, and with the first client and each one that joins later; in a deployment, where a client
-        that does not fit the first one is refused, also with the first and each other one. So it compares clients, and
-        does not count them.
+        It is called with all clients before round 1, and later with two: the first client and one that joins. In a
+        deployment, it is also called with the first client and each other one before round 1, and a client that does
+        not fit is refused. It should therefore compare clients, not count them.
 
         Raises
         ------
         FederationError
-            One line that names who differs.
+            Clients differ; one line names them.
         """
         _ = roster.classes
 
@@ -153,7 +154,7 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @abstractmethod
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Return a client's download of a round, as the client side declares it."""
+        """Return a client's download in a round, as the client side declares it."""
 
     @abstractmethod
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -162,19 +163,19 @@ class KnowledgeStrategy(Strategy, ABC):
     def sample_limits(self, member: Member) -> SampleLimits:
         """Return the largest numbers of samples that a client may report after training.
 
-        By default those of its training samples, and of these in the batches of a round, as the run config has it.
+        By default, these are the number of its training samples, and the number of samples in the batches of a round.
         """
         return SampleLimits(member.train, max_drawn(self.config, member.train))
 
     @abstractmethod
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Return the server state after uploads, at least one, ordered by client id. Rounds count from 1."""
+        """Return the server state after one or more uploads, ordered by client id. Rounds start at 1."""
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Return a client's download for evaluation: by default empty."""
+        """Return a client's download for evaluation: by default, it is empty."""
         return {}
 
-    # --- what the server's loop calls
+    # --- called by the server's loop
 
     @final
     def prepare(self, roster: Roster, config: RunConfig) -> Arrays:
@@ -183,7 +184,7 @@ class KnowledgeStrategy(Strategy, ABC):
         Raises
         ------
         FederationError
-            As `check`.
+            Raised by `check`.
         """
         self.config, self.robust = config, parse_robust(config.robust)
         self.left_out = LeftOut(self.robust)
@@ -199,26 +200,26 @@ class KnowledgeStrategy(Strategy, ABC):
         return self._checked(self.aggregate(server_state, [reply.upload for reply in replies], round))
 
     def _checked(self, arrays: Arrays) -> Arrays:
-        """Refuse a server state that is not named arrays of numbers."""
+        """Return a server state; raise `ConfigError` unless it consists of named numeric arrays."""
         for name, array in arrays.items() if isinstance(arrays, Mapping) else [("server state", arrays)]:
             if not isinstance(name, str) or np.asarray(array).dtype.kind not in "biuf":
-                what = f"its server state has {brief(array)} as {brief(name)}, expected numbers"
+                what = f"its server state has {brief(array)} as {brief(name)}, expected a numeric array"
                 raise ConfigError(f"{self.name}: {what}")
         return arrays
 
     def summary(self) -> None:
-        """Log the hyper-parameters."""
+        """Log the hyperparameters."""
         for name, value in sorted(vars(self).items()):
             if not name.startswith("_") and name not in ("roster", "config", "sharing", "left_out"):
                 log(INFO, "\t├── %s = %s", name, value)
 
-    # --- what Flower's own loop calls: the server state is an ArrayRecord there
+    # --- called by Flower's own loop, where the server state is an ArrayRecord
 
     @final
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Write one message to each client of the round."""
+        """Return the training message to each client."""
         self._sent, members = from_record(arrays), self._members(grid)
         downloads = {member: self.download_for(member, self._sent, server_round) for member in members}
         return _messages(MessageType.TRAIN, server_round, downloads)
@@ -227,7 +228,7 @@ class KnowledgeStrategy(Strategy, ABC):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As `learn`, with the answers to `configure_train` in any order; invalid answers are logged."""
+        """Aggregate the replies to `configure_train`, in any order, as `learn` does; log invalid replies."""
         answers = self._read_replies(MessageType.TRAIN, replies)
         if not answers:
             return None, None
@@ -239,22 +240,22 @@ class KnowledgeStrategy(Strategy, ABC):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask each client to evaluate its model."""
+        """Return the evaluation message to each client."""
         known, members = from_record(arrays), self._members(grid)
         downloads = {member: self.assess_download_for(member, known) for member in members}
         return _messages(MessageType.EVALUATE, server_round, downloads)
 
     @final
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the clients' metrics by their numbers of samples."""
+        """Average the clients' metrics, weighted by their numbers of samples."""
         return _averaged(self._read_replies(MessageType.EVALUATE, replies))
 
     def _members(self, grid: Grid) -> list[Member]:
-        """Return the clients behind a Grid's nodes; nodes that have joined since have none."""
+        """Return the registered clients among a Grid's nodes."""
         return [self.roster.of(node) for node in grid.get_node_ids() if node in self.roster]
 
     def _read_replies(self, kind: str, replies: Iterable[Message]) -> list[Reply]:
-        """Return the valid answers by client id; log what is wrong with the others."""
+        """Return the valid replies, ordered by client id; log what is wrong with the others."""
         answers = list[Reply]()
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -269,7 +270,7 @@ class KnowledgeStrategy(Strategy, ABC):
 
 
 def _averaged(answers: Iterable[Reply]) -> MetricRecord | None:
-    """Average metrics by numbers of samples."""
+    """Average metrics, weighted by numbers of samples."""
     contents = [RecordDict({METRICS: MetricRecord(dict(answer.metrics))}) for answer in answers]
     return aggregate_metricrecords(contents, EXAMPLES) if contents else None
 

@@ -1,4 +1,4 @@
-"""Any text or value as one printable line of bounded length."""
+"""Formats texts and values as one printable line of bounded length."""
 
 import re
 from collections.abc import Sequence
@@ -6,27 +6,22 @@ from reprlib import Repr
 from typing import Any
 
 LONGEST_TEXT = 2000
-"""Characters of an error that are shown."""
+"""Maximum length of an error in messages, in characters."""
 
 LONGEST_NAME = 100
-"""Characters of a name that are shown; a metric's name has no more."""
+"""Maximum length of a name in messages, and of a metric's name, in characters."""
 
 _FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
-"""First characters of a spreadsheet's formula, in full width, too."""
+"""Texts that a spreadsheet reads as a formula, including those with a full-width first character."""
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 
 
 def printable(text: str, longest: int = LONGEST_TEXT) -> str:
-    r"""Return a text in one line: what cannot be printed is escaped, and what is longer loses its middle.
+    r"""Return a text as one line with unprintable characters escaped, shortened in the middle if it is too long.
 
-    Parameters
-    ----------
-    text : str
-        Any.
-    longest : int
-        Characters of the line, 10 or more.
+    `longest` is the maximum length in characters, at least 10.
 
     Examples
     --------
@@ -42,7 +37,7 @@ def printable(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def brief(value: object) -> str:
-    r"""Return the beginning of how a value is written in Python.
+    r"""Return the beginning of a value's repr.
 
     Examples
     --------
@@ -53,7 +48,7 @@ def brief(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""Return another party's text as a quotation, with its own quotation marks replaced.
+    r"""Return a text of another party in double quotes, with double quotes inside it replaced.
 
     Examples
     --------
@@ -75,7 +70,7 @@ def some(things: Sequence[object], most: int = 5) -> str:
 
 
 def as_cell(value: Any) -> Any:
-    """Return a cell of a csv file: a text that a spreadsheet would run as a formula gets a ``'`` in front.
+    """Return a value for a cell of a CSV file: a text that a spreadsheet would run as a formula is prefixed with ``'``.
 
     Examples
     --------

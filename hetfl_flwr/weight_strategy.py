@@ -1,4 +1,4 @@
-"""Base of the server sides that average the weights of one model, or of a part of it that all clients have."""
+"""Base class of server sides that average the weights of one model, or of a part that all clients share."""
 
 from collections.abc import Sequence
 
@@ -17,22 +17,22 @@ from hetfl_flwr.wire.weights import model_arrays, weights
 
 
 class WeightStrategy(KnowledgeStrategy):
-    """A strategy whose clients exchange the weights of one model, or of a part of it that all have.
+    """A strategy whose clients exchange the weights of one model, or of a part that all clients share.
 
-    A client's weight is the number of its training samples (n_k of McMahan et al. 2017), however many a round's batches
-    hold; the mean is Flower's FedAvg to the bit. Running statistics are averaged as weights are; integer buffers stay
-    with the clients.
+    A client is weighted by the number of its training samples (n_k of McMahan et al. 2017), regardless of how many of
+    them the batches of a round contain; the mean equals that of Flower's FedAvg bit for bit. Running statistics are
+    averaged like weights; integer buffers stay on the clients.
 
-    Robust the weights: of their coordinate-wise median or trimmed mean (Yin et al., ICML 2018) each client has the same
-           weight, whatever its number of samples. "multikrum" compares weights in float64: after a small change, such
-           as one round of fine-tuning, distances in float32 are rounding alone.
+    With ``robust``, the coordinate-wise median and trimmed mean (Yin et al., ICML 2018) weight all clients equally,
+    regardless of their numbers of samples. "multikrum" compares weights in float64: after a small change, such as one
+    round of fine-tuning, distances in float32 would be mere rounding errors.
 
     Parameters
     ----------
     bodies : bool
         Whether only the weights of bodies are exchanged.
     exchange_every : int
-        How many times the local work of the run config lies between two exchanges.
+        Local work between two exchanges, as a multiple of that in the run config.
     """
 
     heterogeneous = False
@@ -48,7 +48,7 @@ class WeightStrategy(KnowledgeStrategy):
         Raises
         ------
         FederationError
-            Names the clients that differ and the algorithms for heterogeneous models.
+            Clients differ; the error names them and the algorithms for heterogeneous models.
         """
         roster.check_same_weights(self.name, for_heterogeneous_models(), bodies=self._bodies)
 
@@ -58,9 +58,9 @@ class WeightStrategy(KnowledgeStrategy):
         Raises
         ------
         FederationError
-            As `hetfl_flwr.server.global_model.global_model`; or the body has no weights.
+            Raised by `global_model`, or because the body has no weights.
         ModelError
-            As `hetfl_flwr.server.global_model.global_model`.
+            Raised by `global_model`.
         """
         shared = self.first_shared()
         self._uploads = weights(shared)
@@ -72,24 +72,24 @@ class WeightStrategy(KnowledgeStrategy):
         return model_arrays(shared)
 
     def first_shared(self) -> Module:
-        """Return what is averaged, with the weights that it has before round 1: the clients' one model, or its body."""
+        """Return the network whose weights are averaged, the global model or its body, as it is before round 1."""
         model = global_model(self.roster, self.config, bodies=self._bodies)
         return model.body if self._bodies else model
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the weights."""
+        """Return the server state: all clients receive the weights."""
         return server_state
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the weights."""
+        """Return the server state: all clients receive the weights."""
         return server_state
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect weights like the global model's, or like its body's."""
+        """Declare the weights of the global model, or of its body."""
         return self._uploads
 
     def sample_limits(self, member: Member) -> SampleLimits:
-        """Return the client's training samples, by which its weights are weighted, and these in a round's batches."""
+        """Return the limits: the client's training samples, and the samples in a round's batches."""
         return SampleLimits(member.train, max_drawn(self.config, member.train, times=self.exchange_every))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:

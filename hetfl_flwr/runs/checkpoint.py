@@ -41,7 +41,7 @@ SENT, UNDER_WAY = "sent to clients: ", "under way: "
 _NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 
 
-class Standing(TypedDict):
+class RunState(TypedDict):
     """The state of a run after a round, as JSON.
 
     ``run`` is the run's id, which the clients' states carry too, and ``begun`` its id when it was new: Flower gives a
@@ -66,7 +66,7 @@ class Standing(TypedDict):
     engine: NotRequired[str]
 
 
-_STANDING = TypeAdapter(Standing)
+_RUN_STATE = TypeAdapter(RunState)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Checkpoint:
     """A checkpoint, without the clients' states."""
 
     folder: Path
-    at: Standing
+    at: RunState
     arrays: Arrays
     """The server state, the downloads for evaluation, and the arrays under way."""
 
@@ -131,7 +131,7 @@ class Checkpoint:
             raise RunFolderError(str(error)) from None
         if folder.name != f"round-{values['round']}":
             raise RunFolderError(f"{folder}: damaged (it is of round {values['round']})")
-        return cls(folder, _STANDING.validate_python(values), arrays)
+        return cls(folder, _RUN_STATE.validate_python(values), arrays)
 
 
 def write_checkpoint(
@@ -144,7 +144,7 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint into a run folder, unless that round has one, and remove all but the last two.
 
-    `at` has the entries of `Standing` that the other arguments do not give. `downloads` are what each client is
+    `at` has the entries of `RunState` that the other arguments do not give. `downloads` are what each client is
     evaluated with, by client id. `grid` writes the clients' states if it keeps clients.
     """
     parent = run_folder / CHECKPOINTS

@@ -1,6 +1,7 @@
 """The folder of an active run: locked, written round by round, and removed if the run has no result."""
 
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -36,7 +37,7 @@ from hetfl_flwr.runs.record import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.runs.settings import PASSING, lasting
+from hetfl_flwr.runs.settings import PROCESS_KEYS, stored_config
 from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.privacy import noise_source
 
@@ -104,11 +105,11 @@ class RunFolder(RoundCallback):
 
     def _begin(self) -> None:
         if self._holds_run():
-            going_on = f"continue it with {option('--resume', 'resume=True')}, or"
+            remedy = f"continue it with {option('--resume', 'resume=True')}, or"
             if not self._has_checkpoint():
                 reached = (self.folder / SUMMARY_FILE).exists()
-                going_on = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"
-            raise RunFolderError(f"{self.folder} already holds a run: {going_on} name another folder")
+                remedy = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"
+            raise RunFolderError(f"{self.folder} already holds a run: {remedy} name another folder")
         if below := [path.parent for depth in ("*", "*/*") for path in self.folder.glob(f"{depth}/{CONFIG_FILE}")]:
             raise RunFolderError(f"{self.folder} holds runs in subfolders, such as {min(below)}: name another folder")
         with self.writing("name another folder"):
@@ -117,10 +118,10 @@ class RunFolder(RoundCallback):
             self._path.touch()
 
     def _write_settings(self) -> None:
-        replace_file(self.folder / CONFIG_FILE, to_toml(lasting(self.config)).encode())
+        replace_file(self.folder / CONFIG_FILE, to_toml(stored_config(self.config)).encode())
         if self.engine != "local":  # `flwr run` takes values or a file, not both
-            going_on = self.config.model_copy(update={**PASSING, "resume": True, "output_dir": str(self.folder)})
-            replace_file(self.folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
+            resuming = self.config.model_copy(update={**PROCESS_KEYS, "resume": True, "output_dir": str(self.folder)})
+            replace_file(self.folder / RESUME_FILE, to_toml(for_flower(resuming)).encode())
 
     def writing(self, way_out: str = "") -> AbstractContextManager[None]:
         """Turn an OSError into one line: the folder cannot be written."""

@@ -71,7 +71,7 @@ class FolderLock:
                 f"{folder} is being written by {who}: wait until it ends, or name another folder"
             ) from None
         now = datetime.now().isoformat(" ", "seconds")
-        with suppress(OSError):  # a full disk: the lock holds all the same
+        with suppress(OSError):  # on a full disk, the lock works without this text
             self._path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now} (run {run})\n")
 
     def release(self) -> None:

@@ -26,7 +26,7 @@ from hetfl_flwr.text import quoted, some
 visible: ContextVar[bool] = ContextVar("visible", default=True)
 """Whether progress bars, or lines in their place, are shown."""
 
-EVERY = 60.0
+LINE_INTERVAL = 60.0
 """Seconds between two progress lines."""
 
 MAX_SHOWN = 50
@@ -86,7 +86,7 @@ class Bar(AbstractContextManager["Bar"]):
             self._display.update(self._progress)
         now = monotonic()
         self._began = self._began or (completed, now)
-        if not self._in_lines or now - self._last < EVERY or completed >= self._total:
+        if not self._in_lines or now - self._last < LINE_INTERVAL or completed >= self._total:
             return
         self._last, (first, began) = now, self._began
         pace = (now - began) / (completed - first) if completed > first else None
@@ -153,22 +153,22 @@ class Notes(RoundCallback):
 
     def __init__(self, members: Roster) -> None:
         self._members, self._seen = members, -1
-        self._said: dict[str, None] = {}
-        self._heard: dict[int, set[str]] = {}
+        self._lines: dict[str, None] = {}
+        self._lines_of: dict[int, set[str]] = {}
         self._written = 0
 
     def begin(self, run: RunInfo) -> None:
         """Show the notes of the clients."""
         self._path, self._same_columns = run.folder / NOTES_FILE, run.config.features == "all"
-        self._strangers = run.engine == "deployment"
+        self._names_clients = run.engine == "deployment"
         self._show()
 
     def round(self, entry: Round) -> None:
         """Show the notes of clients that have joined since, and write all notes."""
         self._show()
-        if len(self._said) > self._written:
-            replace_file(self._path, "".join(f"{line}\n" for line in self._said).encode())
-            self._written = len(self._said)
+        if len(self._lines) > self._written:
+            replace_file(self._path, "".join(f"{line}\n" for line in self._lines).encode())
+            self._written = len(self._lines)
 
     def _show(self) -> None:
         if self._seen == self._members.changes:
@@ -176,16 +176,18 @@ class Notes(RoundCallback):
         self._seen = self._members.changes
         found: dict[str, list[int]] = {}
         for member in self._members:
-            heard = self._heard.setdefault(member.client_id, set())
-            for line in [line for line in member.notes if line not in heard][: MAX_NOTES - len(heard)]:
-                heard.add(line)
+            known = self._lines_of.setdefault(member.client_id, set())
+            for line in [line for line in member.notes if line not in known][: MAX_NOTES - len(known)]:
+                known.add(line)
                 found.setdefault(line, []).append(member.client_id)
-        lines = [f"client {some(ids)} says: {quoted(line)}" if self._strangers else line for line, ids in found.items()]
+        lines = [
+            f"client {some(ids)} says: {quoted(line)}" if self._names_clients else line for line, ids in found.items()
+        ]
         if self._same_columns and (unlike := unlike_columns(list(self._members))):
             self._same_columns = False  # shown once
             lines.insert(0, unlike)
-        new = [line for line in lines if line not in self._said]
-        self._said |= dict.fromkeys(new)
+        new = [line for line in lines if line not in self._lines]
+        self._lines |= dict.fromkeys(new)
         more = [f"and {len(new) - MAX_SHOWN} more lines, in {NOTES_FILE}"] if len(new) > MAX_SHOWN else []
         if visible.get() or FLOWER_LOGGER.isEnabledFor(WARNING):  # else several runs, shown together
             for line in [*new[:MAX_SHOWN], *more]:

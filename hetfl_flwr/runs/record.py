@@ -363,7 +363,7 @@ def clients_file(clients: Iterable[ClientRecord]) -> Iterator[bytes]:
     yield b"\n]\n"
 
 
-# --- reading ----------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> list[Round]:

@@ -15,7 +15,7 @@ from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, remove, round_of, write_checkpoint
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, Summary, resume_command
-from hetfl_flwr.runs.settings import check_unchanged, config_of, lasting
+from hetfl_flwr.runs.settings import check_unchanged, config_of, stored_config
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients
@@ -25,7 +25,7 @@ from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.messages import NEWEST
 from hetfl_flwr.wire.spec import frozen
 
-SHARE = 0.01
+MAX_TIME_FRACTION = 0.01
 """Largest fraction of the run's time spent on checkpoints, with ``checkpoint-every = auto``."""
 
 
@@ -49,7 +49,7 @@ class Checkpoints(RoundCallback):
         if due or entry.round == config.rounds:
             began = perf_counter()
             self._write()
-            self._next = perf_counter() + (perf_counter() - began) / SHARE
+            self._next = perf_counter() + (perf_counter() - began) / MAX_TIME_FRACTION
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
         """Write a checkpoint if the user has stopped the run between two rounds."""
@@ -64,7 +64,7 @@ class Checkpoints(RoundCallback):
                 "round": ledger.done,
                 "run": results.run,
                 "begun": results.begun,
-                "config": lasting(results.config),
+                "config": stored_config(results.config),
                 "rounds": results.synced(),
                 "counts": {**ledger.counts(), "sizes": federation.exchange.guard.counts()},
                 "trained": federation.roster.trained,

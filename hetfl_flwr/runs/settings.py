@@ -24,7 +24,7 @@ CHANGEABLE = (
 FOLDERS = ("dataset", "data-dir", "state-dir")
 """Config keys that may name another folder on resume: the data themselves show whether they are the same."""
 
-PASSING: Mapping[str, Value] = {"resume": False, "accept_loss": False, "output_dir": ""}
+PROCESS_KEYS: Mapping[str, Value] = {"resume": False, "accept_loss": False, "output_dir": ""}
 """Keys that concern one process of a run, with the values that the run folder stores instead."""
 
 NOT_POOLED = "pooled = true: a node has only its own rows, and only simulations can pool rows; set it to false"
@@ -75,7 +75,7 @@ def default_clients(config: RunConfig) -> int:
 @cache
 def _warn_many(partition: str, owners: int) -> None:
     """Warn about the number of clients, once per process."""
-    warn(f"partition '{partition}': each of {owners} owners is a client; set clients, such as 20, to merge owners")
+    warn(f"partition '{partition}': each of {owners} owners is a client; to merge owners, set clients, such as 20")
 
 
 def new_folder(config: RunConfig) -> Path:
@@ -92,9 +92,9 @@ def new_folder(config: RunConfig) -> Path:
     return folder
 
 
-def lasting(config: RunConfig) -> dict[str, Value]:
+def stored_config(config: RunConfig) -> dict[str, Value]:
     """Return the keys and values of a config as run folders and checkpoints store them."""
-    return config.model_copy(update=PASSING).to_flat()
+    return config.model_copy(update=PROCESS_KEYS).to_flat()
 
 
 def config_of(folder: Path) -> RunConfig:

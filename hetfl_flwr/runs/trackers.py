@@ -102,13 +102,13 @@ class TensorBoard(Tracker):
             self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
 
     def log(self, round: int, scalars: Scalars) -> None:
-        """Write the numbers of a round."""
+        """Log the numbers of a round."""
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, round)
         self._writer.flush()
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
-        """Write the summary."""
+        """Log the summary."""
         self.log(round, summary)
         self._writer._get_file_writer().add_summary(self._end)
         self._writer.close()
@@ -138,11 +138,11 @@ class WandB(Tracker):
         self.id, self.reached = self._run.id, self._run.step - 1
 
     def log(self, round: int, scalars: Scalars) -> None:
-        """Write the numbers of a round."""
+        """Log the numbers of a round."""
         self._run.log(scalars, step=round, commit=True)
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
-        """Write the summary."""
+        """Log the summary."""
         self._run.summary.update(summary)
         self._run.finish(exit_code=int(error is not None))
 
@@ -175,7 +175,7 @@ class MLflow(Tracker):
         self._client.log_batch(self.id, params=[Param(key, str(value)) for key, value in config.to_flat().items()])
 
     def log(self, round: int, scalars: Scalars) -> None:
-        """Write the numbers of a round."""
+        """Log the numbers of a round."""
         from mlflow.entities import Metric
 
         now = int(1000 * time())
@@ -245,7 +245,7 @@ class Prometheus(Tracker):
             self._write(finished=False, error=None)
 
     def log(self, round: int, scalars: Scalars) -> None:
-        """Write the numbers of a round."""
+        """Log the numbers of a round."""
         self._take(round, scalars)
         self._write(finished=False, error=None)
 

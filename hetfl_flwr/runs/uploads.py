@@ -47,7 +47,7 @@ class KeptUploads(RoundCallback):
     def __init__(self, federation: Federation, upload_spec: Callable[[Member], PayloadSpec], run: int) -> None:
         self._federation, self._upload_spec, self._run = federation, upload_spec, run
         self._folder = Path()
-        self._came: list[KeptUpload] = []
+        self._received: list[KeptUpload] = []
         federation.exchange.received = self._take
 
     def begin(self, run: RunInfo) -> None:
@@ -61,18 +61,18 @@ class KeptUploads(RoundCallback):
 
     def round(self, entry: Round) -> None:
         """Write the uploads of a round; raise `RunFolderError` if the file cannot be written."""
-        came, self._came = sorted(self._came, key=lambda one: one.client_id), []
-        if not came:
+        received, self._received = sorted(self._received, key=lambda one: one.client_id), []
+        if not received:
             return
-        pool, sent = pooled({}, ((position, one.download) for position, one in enumerate(came)))
-        uploads = {f"upload.{n}.{name}": array for n, one in enumerate(came) for name, array in one.upload.items()}
-        rows = [(one.client_id, one.samples) for one in came]
+        pool, sent = pooled({}, ((position, one.download) for position, one in enumerate(received)))
+        uploads = {f"upload.{n}.{name}": array for n, one in enumerate(received) for name, array in one.upload.items()}
+        rows = [(one.client_id, one.samples) for one in received]
         values = {"run": self._run, "round": entry.round, "rows": rows, "downloads": sent}
         with writing(self._folder):
             replace_file(self._folder / f"round-{entry.round}.safetensors", pack(UPLOADS, values, {**pool, **uploads}))
 
     def _take(self, member: Member, download: Arrays, reply: Reply) -> None:
-        self._came.append(KeptUpload(0, member.client_id, reply.samples, download, reply.arrays))
+        self._received.append(KeptUpload(0, member.client_id, reply.samples, download, reply.arrays))
 
 
 def kept_files(run_folder: Path) -> list[tuple[int, Path]]:

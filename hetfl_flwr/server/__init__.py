@@ -1,1 +1,1 @@
-"""The server of a federation: who takes part, what they are sent and answer, and how rounds are run."""
+"""The server of a federation: registration of clients, messages to and from them, and rounds."""

@@ -1,7 +1,7 @@
-"""Exchanges with clients: what they are sent and answer is counted, checked once and compared, however it travels.
+"""Exchanges with clients: downloads and replies are counted, checked once and compared, however they are transported.
 
-Arrays go through an `Exchange`. Which one it is depends on the Grid: the local engine has its own, which hands arrays
-over by reference; with all others they travel in Flower's messages.
+The kind of `Exchange` depends on the Grid: that of the local engine passes arrays by reference, and all others use
+Flower's messages.
 """
 
 import re
@@ -40,28 +40,28 @@ FRACTIONS = {
 """Metrics that are fractions in [0, 1]."""
 
 MAX_SAMPLES = 2**53
-"""Upper limit of a client's samples; sums of weights up to it are exact in float64."""
+"""Upper limit of a client's samples; integers up to it are exact in float64."""
 
 LONGEST_REASON = 500
-"""Characters of a failure's reason that are kept: it may quote the client, at any length."""
+"""Maximum length of a failure's reason in characters; it may quote any text from the client."""
 
 MAX_METRICS = 100
 """Maximum number of metrics in a reply."""
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
-"""Metric names that every tracker accepts."""
+"""Pattern of metric names that every tracker accepts."""
 
 
 Downloads = Sequence[tuple[Member, Arrays]]
-"""Clients, each with the arrays that it is sent."""
+"""Clients, each with its download."""
 
 BUSY = "still busy with an earlier message"
-"""Why a node was sent nothing: it has not answered an earlier message."""
+"""Reason for a failure: the node was sent nothing, because it has not answered an earlier message."""
 
 
 @dataclass
 class Traffic:
-    """What goes to and from a client: numbers and bytes of payload (what papers count), bytes of messages (wire)."""
+    """Traffic of a client: numbers and bytes of payload, as papers count them, and bytes of whole messages (wire)."""
 
     numbers_up: int = 0
     numbers_down: int = 0
@@ -71,23 +71,23 @@ class Traffic:
     wire_down: int = 0
 
     def add(self, other: "Traffic") -> None:
-        """Add the cost of another exchange."""
+        """Add other traffic."""
         for name, number in vars(other).items():
             setattr(self, name, getattr(self, name) + number)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What one client sent in one round, already checked.
+    """One client's upload in one round, already checked.
 
     Parameters
     ----------
     client_id : int
-        Which client.
+        The client's id.
     arrays : mapping of str to array
-        What it has learnt, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
+        The arrays, as `KnowledgeStrategy.upload_spec` declares them.
     samples : int
-        How many training samples it has, however many of them it saw in the round.
+        The number of its training samples, regardless of how many it used in the round.
     """
 
     client_id: int
@@ -97,25 +97,24 @@ class Upload:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer, decoded and checked once, where it arrived."""
+    """A client's reply, decoded and checked once, when it was received."""
 
     client_id: int
-    """Which client."""
     metrics: Mapping[str, float]
-    """What it has measured, ``num-examples`` among it."""
+    """The metrics, including ``num-examples``."""
     arrays: Arrays = field(default_factory=dict)
-    """What it has uploaded."""
+    """The upload."""
     classes: Mapping[str, list[float | None]] = field(default_factory=dict)
-    """What it has measured class by class, as `hetfl_flwr.wire.classes` names it; None for a class without figure."""
+    """The per-class metrics, under their names in `hetfl_flwr.wire.classes`; None for a class without a value."""
 
     @property
     def samples(self) -> int:
-        """How many training samples it has, or how many test samples it was measured on."""
+        """The number of the client's training samples or, after an evaluation, of its test samples."""
         return int(self.metrics[EXAMPLES])
 
     @property
     def seen(self) -> int:
-        """How many samples it has trained on, repeats included."""
+        """The number of samples it has trained on, repeats included."""
         return int(self.metrics.get(SEEN, self.samples))
 
     @property
@@ -130,9 +129,9 @@ class SampleLimits(NamedTuple):
     Parameters
     ----------
     samples : int
-        Of ``num-examples``.
+        Limit of ``num-examples``.
     seen : int
-        Of ``samples-seen``.
+        Limit of ``samples-seen``.
     """
 
     samples: int = MAX_SAMPLES
@@ -140,71 +139,67 @@ class SampleLimits(NamedTuple):
 
 
 ANY = SampleLimits()
-"""The limits of every client."""
+"""The limits that hold for any client."""
 
 
 @dataclass(eq=False)
 class Request:
-    """A request that a client has not answered yet."""
+    """A request to a client that it has not answered yet."""
 
     member: Member
-    """The client."""
     kind: str
-    """The type of the message."""
+    """The message type."""
     number: int
-    """The round as the client receives it; of `SHARE`, whether labels are requested."""
+    """The round that is sent to the client; for `SHARE`, whether labels are requested."""
     download: Arrays
-    """The arrays, as they travel."""
+    """The arrays as they are sent."""
     traffic: Traffic = field(default_factory=Traffic)
-    """What it costs."""
 
     @property
     def stage(self) -> str:
-        """The kind of request, as failures name it."""
+        """The name of the message type in failures."""
         return STAGES.get(self.kind, self.kind)
 
 
 @dataclass
 class Expected:
-    """What a client's answer is checked against."""
+    """What a client's reply is checked against."""
 
     member: Member
-    """The client."""
     spec: PayloadSpec | None = None
-    """The declaration of its upload. None: it uploads nothing."""
+    """The declaration of its upload; None: it uploads nothing."""
     most: SampleLimits = ANY
-    """The largest numbers of samples."""
     evaluated: bool = False
-    """Whether it is asked to measure its model."""
+    """Whether the client was asked to evaluate its model."""
     why: str = ""
-    """Why there may be no more samples; empty: because it has registered with so many."""
+    """The reason for the limit of samples, for messages; empty: the number in its registration."""
 
     def reply(self, metrics: Mapping[str, Any], arrays: Arrays) -> Reply:
-        """Return an answer that has been checked."""
+        """Return the reply with these metrics and arrays, which have been checked."""
         if not self.evaluated:
             return Reply(self.member.client_id, metrics, arrays)
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
         return Reply(self.member.client_id, numbers, arrays, numbered(metrics))
 
     def check(self, metrics: Mapping[str, object]) -> None:
-        """Raise `PayloadError` unless the metrics are valid."""
+        """Raise a `PayloadError` unless the metrics are valid."""
         wrong = "" if len(metrics) <= MAX_METRICS else f"{len(metrics)} metrics, expected at most {MAX_METRICS}"
         for name, value in metrics.items():
             wrong = wrong or self._wrong(name, value)
-        rows = self.why or f"the {'test ' * self.evaluated}samples it is registered with"
+        rows = self.why or f"the number of {'test ' * self.evaluated}samples in its registration"
         wrong = wrong or _wrong_count(EXAMPLES, metrics.get(EXAMPLES), self.most.samples, rows)
-        wrong = wrong or _wrong_count(SEEN, metrics.get(SEEN, 0), self.most.seen, "what a round draws of its samples")
+        wrong = wrong or _wrong_count(SEEN, metrics.get(SEEN, 0), self.most.seen, "the samples of a round")
         if wrong:
             raise PayloadError(f"{self.member}: {wrong}")
 
     def _wrong(self, name: str, value: object) -> str:
-        """Return what is wrong with a metric; empty: nothing."""
+        """Return what is wrong with a metric, or an empty text."""
         if self.evaluated and isinstance(value, list):
             should = wrong_list(name, value, self.member.classes)
             return f"metric {brief(name)} is {brief(value)}, {should}" if should else ""
         if not _is_name(name):
             return (
-                f"a metric is called {brief(name)}, expected at most {LONGEST_NAME} ASCII letters, digits, '_' and "
+                f"a metric is named {brief(name)}, expected at most {LONGEST_NAME} ASCII letters, digits, '_' and "
                 "'-', with single ' ', '.', '/' or ':' between them"
             )
         if not isinstance(value, (int, float)) or not isfinite(value):
@@ -215,7 +210,7 @@ class Expected:
 
 
 def expectation(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Expected:
-    """Return what a client's answer is checked against when it was asked to train, to evaluate, or for nothing."""
+    """Return what a client's reply to a message of some type is checked against."""
     if kind == MessageType.TRAIN:
         return Expected(member, interned(strategy.upload_spec(member)), strategy.sample_limits(member))
     if kind == MessageType.EVALUATE:
@@ -224,7 +219,7 @@ def expectation(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Exp
 
 
 def _wrong_count(name: str, number: object, most: int, why: str) -> str:
-    """Return what is wrong with a number of samples; empty: nothing."""
+    """Return what is wrong with a number of samples, or an empty text."""
     if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
         return f"metric '{name}' is {brief(number)}, expected a number of samples"
     return "" if number <= most else f"metric '{name}' is {number}, expected at most {most}, {why}"
@@ -234,7 +229,7 @@ _PLAUSIBLE = f"{ROWS_FACTOR:g} times the median client's: see outlier-factor"
 
 
 def _plausible_samples(counts: Iterable[int]) -> int:
-    """Return the most samples that a client may plausibly have, given these numbers of all clients."""
+    """Return the largest plausible number of samples of a client, given the numbers of all clients."""
     known = [count for count in counts if count]
     return int(ROWS_FACTOR * median(known)) if len(known) >= MIN_KNOWN else MAX_SAMPLES
 
@@ -246,21 +241,18 @@ def _is_name(name: str) -> bool:
 
 @dataclass
 class Outcome:
-    """The outcome of an exchange."""
+    """The outcome of an exchange: valid replies, failures (invalid or missing ones), and outliers by the guard."""
 
     replies: list[Reply] = field(default_factory=list)
-    """The valid replies."""
     failures: list[Failure] = field(default_factory=list)
-    """Why others are invalid, or missing."""
     outliers: list[Failure] = field(default_factory=list)
-    """Why the guard has left others out."""
     traffic: dict[int, Traffic] = field(default_factory=dict)
-    """What it cost."""
+    """By client id."""
     sizes: dict[int, Sizes] = field(default_factory=dict)
-    """The sizes of the uploads, for the guard."""
+    """The sizes of the uploads by client id, for the guard."""
 
     def ordered(self) -> "Outcome":
-        """Return the outcome sorted by client, in whatever order replies came."""
+        """Return the outcome sorted by client id, independent of the order in which replies arrived."""
         by = attrgetter("client_id")
         return Outcome(
             sorted(self.replies, key=by),
@@ -270,18 +262,18 @@ class Outcome:
         )
 
     def add(self, other: "Outcome") -> None:
-        """Add the failures, the outliers and the cost of another exchange, whose replies have been used."""
+        """Add the failures, outliers and traffic of another exchange, but not its replies."""
         self.failures += other.failures
         self.outliers += other.outliers
         for client_id, traffic in other.traffic.items():
             self.traffic.setdefault(client_id, Traffic()).add(traffic)
 
     def fail(self, member: Member, stage: str, why: str) -> None:
-        """Record that a client has sent nothing valid."""
+        """Record that a client has sent no valid reply."""
         self.failures.append(_failure(member, stage, why))
 
     def leave_out(self, member: Member, stage: str, why: str) -> None:
-        """Record that the guard has left a client's upload out."""
+        """Record that the guard has left out a client's upload."""
         self.outliers.append(_failure(member, stage, why))
 
 
@@ -291,30 +283,17 @@ def _failure(member: Member, stage: str, why: str) -> Failure:
 
 @dataclass(frozen=True)
 class Pending:
-    """The messages under way between two rounds."""
+    """The messages under way between two rounds: a part in JSON, and the arrays of downloads and uploads."""
 
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """The part that is JSON."""
     arrays: Arrays = field(default_factory=dict)
-    """The arrays that clients have been sent and have uploaded."""
 
 
 class Exchange(ABC):
-    """Sends arrays to clients and receives their answers.
+    """Sends arrays to clients and receives their replies.
 
-    Parameters
-    ----------
-    federation : Federation
-        The clients, the run, the strategy that says what they are to upload, and where uploads are counted.
-
-    Attributes
-    ----------
-    guard : Guard
-        Compares the sizes of uploads.
-    received : callable
-        Called with each checked upload: the client, what it was sent, and the reply.
-    clock : float or None
-        Simulated seconds since the run began; None where time is not simulated.
+    ``received``, if set, is called with each checked upload: the client, its download and its reply. ``clock`` is the
+    simulated time in seconds since the start of the run; None where time is not simulated.
     """
 
     clock: float | None = None
@@ -325,8 +304,8 @@ class Exchange(ABC):
         self.guard = Guard(self.config.outlier_factor)
         self.received: Callable[[Member, Arrays, Reply], object] | None = None
         self._expected: dict[tuple[str, int], Expected] = {}
-        self._most_samples: dict[str, int] = {}
-        self._changes, self._samples = -1, self.roster.public_samples  # for which the expected answers hold
+        self._plausible: dict[str, int] = {}
+        self._changes, self._samples = -1, self.roster.public_samples  # when _expected was computed
         self._measured: dict[int, float] = {}
 
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Request]:
@@ -345,11 +324,11 @@ class Exchange(ABC):
 
     @abstractmethod
     def _post(self, sent: Sequence[Any]) -> None:
-        """Send the requests and record their cost; arrays for several clients are one object."""
+        """Send the requests and record their traffic; clients with equal downloads share one object."""
 
     @abstractmethod
     def _take(self, outcome: Outcome) -> Request:
-        """Wait for the next answer, add its outcome to the exchange, and return the request that it answers."""
+        """Wait for the next reply, add its result to the outcome, and return the request that it answers."""
 
     @property
     @abstractmethod
@@ -357,39 +336,32 @@ class Exchange(ABC):
         """The requests under way."""
 
     def busy(self) -> set[int]:
-        """Return the nodes that have not answered an earlier message: they are sent nothing else."""
+        """Return the nodes that have not answered an earlier message, and so are sent nothing else."""
         return set()
 
     def drop_departed(self) -> None:
-        """Stop waiting for clients that have left. By default none leaves."""
+        """Stop waiting for clients that have left; by default, no client leaves."""
         return
 
     def hold(self) -> Pending:
-        """Return the messages under way, which stay under way; by default none: they are lost with the server."""
+        """Return the messages under way without stopping them; by default none: they are lost with the server."""
         return Pending()
 
     def restore(self, under_way: Pending) -> list[str]:
-        """Restore what `hold` has returned; return what is lost."""
+        """Restore the messages that `hold` returned; return messages about what is lost."""
         return []
 
     def take(self) -> tuple[Request, Outcome]:
-        """Wait for the next answer; return the request that it answers, and its outcome alone."""
+        """Wait for the next reply; return the request that it answers, and the outcome of this reply."""
         self._measured, outcome = {}, Outcome()
         sent = self._take(outcome)
         self.reject_outliers(outcome, sent.kind)
         return sent, outcome
 
     def ask(self, kind: str, number: int, downloads: Downloads) -> Outcome:
-        """Send clients arrays, wait for all answers, and set invalid ones aside.
+        """Send arrays to clients, wait for all replies, and record invalid ones as failures.
 
-        Parameters
-        ----------
-        kind : str
-            The type of the message.
-        number : int
-            The round; of `SHARE`, whether labels are asked for.
-        downloads : sequence of (Member, mapping of str to array)
-            What each client is sent. Nothing else is under way.
+        `number` is the round or, for `SHARE`, whether labels are requested. No other messages may be under way.
         """
         result = Outcome()
         free = {member.node for member in self.refuse_busy((member for member, _ in downloads), kind, result)}
@@ -401,7 +373,7 @@ class Exchange(ABC):
         return result.ordered()
 
     def refuse_busy(self, members: Iterable[Member], kind: str, result: Outcome) -> list[Member]:
-        """Return the members that are not busy; busy ones are failures."""
+        """Return the members that are not busy; record the others as failures."""
         busy, free = self.busy(), list[Member]()
         for member in members:
             if member.node in busy:
@@ -411,7 +383,7 @@ class Exchange(ABC):
         return free
 
     def reject_outliers(self, result: Outcome, kind: str) -> None:
-        """Move replies whose uploads are far larger than those of others from the good ones to the outliers."""
+        """Move replies with uploads far larger than those of the other clients to the outliers."""
         here = self.roster.client_ids()
         self.guard.keep(here)
         far = self.guard.reject_outliers(result.sizes, others_follow=len(here) >= MIN_KNOWN)
@@ -424,7 +396,7 @@ class Exchange(ABC):
             result.leave_out(members[client_id], kind, line)
 
     def expected(self, sent: Request) -> Expected:
-        """Return what the answer to a message is checked against; computed once until a client comes or goes."""
+        """Return what the reply to a message is checked against, cached until a client joins or leaves."""
         member = sent.member
         if sent.kind == SHARE:
             rows = min(member.public, MAX_SHARED)
@@ -433,17 +405,17 @@ class Exchange(ABC):
             self._changes, self._samples, self._expected = self.roster.changes, self.roster.public_samples, {}
             if self.guard.factor:
                 trained, tested = (_plausible_samples(map(attrgetter(rows), self.roster)) for rows in ("train", "test"))
-                self._most_samples = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
+                self._plausible = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
         expected = self._expected.get((sent.kind, member.client_id))
-        if expected is None or expected.member is not member:  # a reply to a message from before its node has restarted
+        if expected is None or expected.member is not member:  # the message was sent before its node restarted
             expected = expectation(self.strategy, sent.kind, member)
-            if (most := self._most_samples.get(sent.kind, MAX_SAMPLES)) < expected.most.samples:
+            if (most := self._plausible.get(sent.kind, MAX_SAMPLES)) < expected.most.samples:
                 expected = replace(expected, most=expected.most._replace(samples=most), why=_PLAUSIBLE)
             self._expected[sent.kind, member.client_id] = expected
         return expected
 
     def _accept(self, sent: Request, reply: Reply, outcome: Outcome) -> None:
-        """Add a checked reply to the valid ones, and measure its upload."""
+        """Add a checked reply to the outcome, and measure its upload for the guard."""
         if sent.kind == MessageType.TRAIN:
             expected = self.expected(sent)
             assert expected.spec is not None
@@ -456,10 +428,10 @@ class Exchange(ABC):
 
 
 def error_line(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:
-    """Return in a line the error that a member, or a node by its id, has reported.
+    """Return an error reported by a client, or by a node without one, as one line.
 
-    The name that the client gives itself is repeated only where the server knows it by that name, and a node's text is
-    quoted, unless it is the user's `own`.
+    A client's prefix with its own name is kept only if the server knows it by that name. The text of a node is quoted
+    unless the node is the user's `own`.
     """
     longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # a refusal to register lists all reasons
     line = printable(" ".join(said.split()), longest)
@@ -475,7 +447,7 @@ def error_line(said: str, who: Member | int, *, code: int = 0, own: bool = True)
 
 @contextmanager
 def read_only() -> Iterator[None]:
-    """Let torch share read-only arrays without a warning: received arrays are never written to."""
+    """Suppress torch's warning about tensors that share read-only arrays: received arrays are never written to."""
     with catch_warnings():
         filterwarnings("ignore", "The given NumPy array is not writable")
         yield

@@ -1,8 +1,8 @@
-"""The clients as the server sees them: who takes part, how they are reached, and what they have shared.
+"""The federation on the server: the clients that take part, the exchange with them, and their public samples.
 
-Node ids are random in every run; the stable identity of a client is its client id. Everything here is ordered by
-client id and drawn from the run's own generators, so that the same config, seed and versions give the same bits in
-every engine.
+Flower's node ids are random in every run; a client is identified by its client id. Everything here is ordered by client
+id and drawn from generators with the run's seed, so the same config, seed and versions give the same bits in every
+engine.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -29,40 +29,11 @@ if TYPE_CHECKING:
 
 
 class Federation:
-    """A Grid whose clients register, receive arrays and answer.
+    """The server's objects for one run: roster, registration, exchange and sharing of public samples.
 
-    Parameters
-    ----------
-    grid : Grid
-        The engine's own.
-    config : RunConfig
-        The run.
-    strategy : KnowledgeStrategy
-        Says what clients upload and share.
-    origin : Origin, optional
-        The run that this one resumes.
-    uploads : UploadCounts, optional
-        Where uploads are counted.
-
-    Attributes
-    ----------
-    own : bool
-        Whether all nodes are the user's own, as in the local engine and the simulation.
-    keys : NodeKeys or None
-        Which key belongs to which client.
-    roster : Roster
-        The clients that take part.
-    registration : Admission
-        Admits nodes as clients.
-    exchange : Exchange
-        Sends clients arrays, and checks their answers.
-    samples : SampleSharing
-        Knows which client has whose public samples.
-
-    Raises
-    ------
-    ConfigError
-        ``node-keys`` without a deployment, or a list that cannot be read.
+    `origin` is the run that this one resumes, if any. ``own`` says whether all nodes are the user's own, as in the
+    local engine and in simulations. Raises `ConfigError` for ``node-keys`` outside a deployment, or if that file cannot
+    be read.
     """
 
     def __init__(
@@ -78,7 +49,7 @@ class Federation:
         self.own = engine_of(grid) != "deployment"
         self.keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
         if self.keys and self.own:
-            raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
+            raise ConfigError("node-keys: only the nodes of a deployment have keys; leave it empty")
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
         self.exchange: Exchange
@@ -91,5 +62,5 @@ class Federation:
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:
-        """Lend the global generators where clients may run in this process: both sides' draws are seeded."""
+        """Return a context in which `seeded` need not restore the global generators, if clients run in this process."""
         return generators_lent() if isinstance(self.grid, KeepsClients) else nullcontext()

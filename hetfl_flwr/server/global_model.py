@@ -1,4 +1,4 @@
-"""Models that the server builds: the clients' common model, or the small one that each has in addition to its own."""
+"""Models that the server builds: the clients' common model, or the small model that each trains besides its own."""
 
 from logging import WARNING
 
@@ -13,34 +13,34 @@ from hetfl_flwr.wire.weights import fingerprint
 
 
 def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> SplitModel:
-    """Return the clients' one model with the weights that it has before round 1.
+    """Return the model that all clients share, with its weights before round 1.
 
-    What nodes have registered is not trusted. The server builds the model that the first of them has registered, among
-    models of the zoo and those that the run config lists: no node can make the server run other code. It is no larger
-    than `build_model` allows. Where it is not the model that the node says it has, what the next one has registered is
-    built: one false field does not end the run.
+    Registrations are not trusted. The server builds the model in the first client's registration only if it is in the
+    zoo or listed in the run config, so no node can make the server run other code, and only up to the size that
+    `build_model` allows. If the result does not match the registration, the server tries the next client's, so one
+    false registration does not end the run.
 
     Parameters
     ----------
     roster : Roster
-        The clients, at least one. Their weights, or their bodies', have one fingerprint.
+        The clients, at least one. The fingerprints of their weights, or of their bodies' weights, are equal.
     config : RunConfig
-        The run.
+        The run config.
     bodies : bool
-        Whether the clients exchange the bodies' weights alone.
+        Whether the clients exchange only the weights of their bodies.
 
     Raises
     ------
     FederationError
-        No client names a model that may be built, or no model that was built is as registered.
+        No client has a model that the server may build, or no model matches its registration.
     ModelError
-        The model is too large, cannot be built, or does not fit the data that the client has registered.
+        The model is too large, cannot be built, or does not fit the data in the registration.
     """
     listed = {*parse_models(config.candidates)}
     allowed = [member for member in roster if member.model in listed or network_of(member.model) in ZOO]
     if not allowed:
         raise FederationError(
-            f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
+            f"{next(iter(roster))}: the server builds only models of the zoo and those that the run config lists; "
             f"add this one to models = '{config.candidates}'"
         )
     kinds: dict[tuple[object, ...], Member] = {}
@@ -72,21 +72,23 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
 
 
 def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
-    """Return the models that clients have registered, by their names, with the weights that they have before round 1.
+    """Return the clients' models by name, each with its weights before round 1.
 
-    Each is a `global_model` of those clients that name it. One that cannot be built, as it is neither of the zoo nor of
-    the run config's list or is another one here, is left out with a warning, so that no false registration ends
-    the run; an error is raised only where no model is left. Weights that differ from the built model's are a warning.
+    Each is the `global_model` of the clients with that model. A model that the server cannot build, or that does not
+    match its registrations, is left out with a warning, so one false registration does not end the run. A client whose
+    weights differ from the built model's causes a warning.
 
     Parameters
     ----------
-    roster, config
-        As in `global_model`; the clients may have any models.
+    roster : Roster
+        The clients, at least one, with any models.
+    config : RunConfig
+        The run config.
 
     Raises
     ------
     FederationError, ModelError
-        As `global_model`, of the first model, where none can be built.
+        No model can be built; the error of `global_model` for the first one.
     """
     models, refused = dict[str, SplitModel](), list[FederationError | ModelError]()
     for name in dict.fromkeys(member.model for member in roster):
@@ -105,28 +107,28 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
 
 
 def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitModel:
-    """Return the small model that each client has in addition to its own, with the weights that it has before round 1.
+    """Return the small model that each client trains in addition to its own, with its weights before round 1.
 
     Parameters
     ----------
     name : str
-        A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for. It comes from the run
-        config: nodes determine only the form of the data.
+        A model, as in ``models``; "auto": the first model of ``models = "auto"``. It comes from the run config: nodes
+        determine only the shape of the data.
     roster : Roster
-        The clients, at least one, with inputs of one shape.
+        The clients, at least one, with inputs of the same shape.
     config : RunConfig
-        The run.
+        The run config.
 
     Raises
     ------
     ModelError
-        As `hetfl_flwr.models.build_model`.
+        Raised by `hetfl_flwr.models.build_model`.
     """
     return small_model_for(next(iter(roster)).spec, name, config)
 
 
 def small_model_for(spec: DataSpec, name: str, config: RunConfig) -> SplitModel:
-    """Return the model of `small_global_model` for some data, as the server and each client build it."""
+    """Return the model of `small_global_model` for a form of data, as both the server and the clients build it."""
     named = one_model(spec.kind) if name == AUTO else name
     return build_model(
         named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem, bounded=True
@@ -134,9 +136,9 @@ def small_model_for(spec: DataSpec, name: str, config: RunConfig) -> SplitModel:
 
 
 def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:
-    """Refuse what a client has registered if it is not the model of that name that the server has built for its data.
+    """Raise a `FederationError` if a client's registration does not match the model that the server has built for it.
 
-    Of bodies only the weights are compared: a client's number of parameters includes its head.
+    For bodies, only fingerprints of weights are compared, since a client's number of parameters includes its head.
     """
     if bodies:
         same = member.body == fingerprint(model.body)

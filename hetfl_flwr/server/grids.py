@@ -20,18 +20,18 @@ DEPLOYMENT_POLL = 0.25
 
 @runtime_checkable
 class ListsNodes(Protocol):
-    """A Grid that knows since when each node is here, and its public key."""
+    """A Grid that knows when each node joined, and its public key."""
 
     def get_nodes(self) -> Iterable[Any]:
-        """Return the nodes' records, as Flower's SuperLink has them."""
+        """Return the SuperLink's records of the nodes."""
 
 
 @runtime_checkable
 class KeepsClients(Protocol):
-    """A Grid that holds its clients: it hands them arrays, and keeps their states."""
+    """A Grid that holds its clients: it passes arrays to them, and saves their states."""
 
     def members(self) -> list["Member | str"]:
-        """Return the clients by id, or why one cannot take part; after such an error, some may be missing."""
+        """Return the clients by id; a text says why a client cannot take part, and clients after it may be missing."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return the exchange that reaches the clients."""
@@ -40,7 +40,7 @@ class KeepsClients(Protocol):
         """Write every client's state; return the digest of each, by client id."""
 
     def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
-        """Restore the state of each of these clients, and drop that of all others."""
+        """Restore the states of these clients, and drop the states of all others."""
 
 
 def engine_of(grid: Grid) -> str:
@@ -54,5 +54,5 @@ def is_stopped(grid: Grid) -> bool:
 
 
 def pull_interval(grid: Grid) -> float:
-    """Return the poll interval in seconds; 0: the Grid's own call waits."""
+    """Return the poll interval in seconds; 0: the Grid's call blocks."""
     return getattr(grid, "pull_interval", DEPLOYMENT_POLL)

@@ -1,4 +1,4 @@
-"""Which clients' uploads a robust average leaves out: reported by name, as honest clients may be among them."""
+"""Collects the clients whose uploads a robust average leaves out; they are reported, as they may be honest."""
 
 from collections.abc import Iterable, Sequence
 from logging import INFO
@@ -16,7 +16,7 @@ from hetfl_flwr.wire.naming import called
 class LeftOut:
     """Collects the clients whose uploads a robust average leaves out.
 
-    "median" leaves out no client, nor does "trimmed" of coordinates.
+    "median" and coordinate-wise "trimmed" leave out no client.
 
     Examples
     --------
@@ -35,11 +35,11 @@ class LeftOut:
     def kept(
         self, client_ids: Iterable[int], arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None
     ) -> NDArray[np.bool_]:
-        """Return which of K clients' uploads are averaged, as `Average.kept`, and collect the others."""
+        """Return which of K clients' uploads are averaged, see `Average.kept`, and collect the other clients."""
         return self.note(client_ids, self._robust.kept(arrays, has))
 
     def kept_uploads(self, uploads: Sequence[Upload]) -> list[Upload]:
-        """Return the uploads that are averaged, of one or more with the same arrays, and collect the others."""
+        """Return the uploads that are averaged, and collect the other clients; all uploads have the same arrays."""
         if self._robust.form != "multikrum":
             return list(uploads)
         sent = [np.stack([one.arrays[name] for one in uploads]) for name in uploads[0].arrays]
@@ -47,7 +47,7 @@ class LeftOut:
         return [one for one, its in zip(uploads, kept, strict=True) if its]
 
     def kept_rows(self, client_ids: Iterable[int], rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return the rows, one a client, that are averaged, and collect the other clients."""
+        """Return the rows that are averaged, and collect the other clients; there is one row per client."""
         if self._robust.form != "multikrum" or len(rows) == 0:
             return list(rows)
         kept = self.kept(client_ids, [np.stack(rows)])

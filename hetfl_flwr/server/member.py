@@ -1,4 +1,4 @@
-"""A client as the server knows it, and what an algorithm may require of public samples."""
+"""A client's registration, and an algorithm's requirements for public samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -18,10 +18,10 @@ from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MAX_NAMES, called
 
 MAX_CLIENTS = 1_000_000
-"""Upper limit of a federation's clients."""
+"""Maximum number of clients in a federation."""
 
 MAX_ROWS = 2**40
-"""Upper limit of a client's samples."""
+"""Maximum number of samples of a client."""
 
 
 def _printable(text: str) -> str:
@@ -40,16 +40,16 @@ Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 """One line of text from a node."""
 
 Version = Annotated[str, Field(max_length=50, pattern=r"^[\w.+!-]*$")]
-"""A version of a package, which the server's messages quote."""
+"""A package version, which the server's messages quote."""
 
 Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
-"""The name that a node gives itself; empty: none."""
+"""A name that a node sets for itself; empty: none."""
 
 Names = Annotated[tuple[Text, ...], Field(max_length=MAX_NAMES), FailFast()]
 """Names of a node's classes or columns, or their digests."""
 
 MAX_NOTES, LONGEST_NOTE = 200, 600
-"""Maximum number of a client's notes on its data, and of the characters of each."""
+"""Maximum number of a client's notes on its data, and maximum length of each in characters."""
 
 Note = Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_printable)]
 """A node's note on its data."""
@@ -60,49 +60,48 @@ Rows = Annotated[int, Field(strict=True, ge=0, le=MAX_ROWS)]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A client as it has registered. `from_reply` checks the registration and documents the ranges.
+    """A client's registration. `from_reply` checks the ranges, which the annotations of the fields give.
 
     Parameters
     ----------
     node : int
         Flower's node id, random in each run.
     client_id, clients : int
-        Which client it is, and of how many.
+        The client's id, and the number of clients it expects.
     model : str
         Name of its model. The architecture stays on the node, except for `parameters` and `weights`.
     parameters, width, classes : int
-        Trainable numbers, embedding width D and classes C.
+        Number of trainable parameters, embedding width D and number of classes C.
     shape : tuple of int
         Shape of one input.
     vocabulary : int
-        Different tokens of its texts; 0 for other data.
+        Number of different tokens of its texts; 0 for other data.
     weights, body : str
-        Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
-        whose weights, or bodies' weights, can be averaged.
+        Fingerprint of the names, shapes and dtypes of the weights of the model, and of its body: equal for clients
+        whose weights, or whose bodies' weights, can be averaged.
     dtype : str
-        The dtype of its stored inputs, such as ``"uint8"``: the form in which public samples travel.
+        The dtype of its stored inputs, such as ``"uint8"``, in which public samples are sent.
     train, public, validation, test : int
-        Numbers of samples; the public ones are among those it trains on.
+        Numbers of samples; the public samples are part of the training samples.
     round : int
-        The round of its saved state. 0: it has none; -1: its algorithm keeps none.
+        The round of its saved state. 0: it has no state; -1: its algorithm keeps no state.
     holds : tuple of int
         Ids of the clients whose public samples it has received.
     dataset : str
-        Its name for its data: as in the run config, a name of the catalogue, or ``own``.
+        The name of its data: as in the run config, a name from the catalogue, or ``own``.
     name : str
-        Its own name: whose data it has, or what its operator has set. Empty: none. Not unique.
+        Its name: the owner of its data, or set by the operator of the node. Empty: none. Not unique.
     class_digests, input_digests : tuple of str
-        Digests of the names of its classes and, of a table, of its inputs, in order; or one digest of all of them
-        where they are many. See `hetfl_flwr.wire.naming`. Of texts whose words are numbered by the data, one of the
-        words.
+        Digests of the names of its classes and of the columns of a table, in order, or one digest for many names; for
+        texts with a vocabulary from the data, one digest of the words. See `hetfl_flwr.wire.naming`.
     class_names, input_names : tuple of str
         The names in plain text; empty where they stay on the node.
     owners : int
-        How many owners its rows have, where ``partition`` goes by owners; else 0.
+        Number of owners of its rows, if ``partition`` splits by owners; else 0.
     notes : tuple of str
-        Notes on how its data were interpreted, a line each; empty where names stay on the node.
-    hetfl, flwr, torch : str
-        Versions of these packages where it runs.
+        Notes on how its data were interpreted, one line each; empty where names stay on the node.
+    hetfl, flwr, torch, numpy : str
+        Package versions on the node.
     """
 
     node: int
@@ -147,25 +146,25 @@ class Member:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of `hetfl_flwr.common.versions.PACKAGES` where it runs."""
+        """The client's versions of the packages in `hetfl_flwr.common.versions.PACKAGES`."""
         return {package: getattr(self, package) for package in PACKAGES}
 
     @property
     def rows(self) -> int:
-        """How many samples it has."""
+        """The number of its training, validation and test samples."""
         return self.train + self.validation + self.test
 
     @property
     def spec(self) -> DataSpec:
-        """The data that its model fits."""
+        """The shape of its data."""
         return DataSpec(self.shape, self.classes, self.vocabulary)
 
     def values(self) -> dict[str, Any]:
-        """Return the fields by the names above."""
+        """Return the fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_record(self) -> ConfigRecord:
-        """Write the registration."""
+        """Return the registration as a record, without the node id."""
         return ConfigRecord(
             {
                 name: list(value) if isinstance(value, tuple) else value
@@ -176,7 +175,7 @@ class Member:
 
     @classmethod
     def from_reply(cls, reply: Message) -> "Member":
-        """Read the registration.
+        """Read a registration.
 
         Raises
         ------
@@ -190,7 +189,7 @@ class Member:
 
     @classmethod
     def checked(cls, values: Mapping[str, object], node: int) -> "Member":
-        """Return the client of a node that has these values; raises as `from_reply`."""
+        """Return the registration of a node with these values; raises the same errors as `from_reply`."""
         try:
             member = _MEMBERS.validate_python(values)
         except ValidationError as error:
@@ -202,7 +201,7 @@ class Member:
         return member
 
     def __str__(self) -> str:
-        """Return its name in messages."""
+        """Return the client's name in messages."""
         return called(self.client_id, self.name, self.model)
 
 
@@ -222,14 +221,14 @@ def _wrong(error: ValidationError) -> str:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What an algorithm requires of the clients' public samples; exchanged once, before the first round.
+    """How an algorithm shares the clients' public samples, once, before the first round.
 
     Parameters
     ----------
     labelled : bool
-        Whether their labels travel too.
+        Whether labels are shared too. Default: True.
     to_clients : bool
-        Whether each client is sent the rows of all others; False: they stay with the server.
+        Whether each client receives the samples of all other clients. False: they stay on the server. Default: True.
     """
 
     labelled: bool = True

@@ -1,4 +1,4 @@
-"""The exchange by Flower's messages: the only place where the server writes and reads them."""
+"""The exchange through Flower's messages: the only place where the server writes and reads them."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
 
 LOST = "its node has left or restarted before it answered"
-"""Why the server stops waiting for a message."""
+"""Reason for a failure: the server has stopped waiting for the reply."""
 
 MAX_ENTRIES = 100_000
-"""Maximum number of arrays and other entries in all records of a reply."""
+"""Maximum number of records, arrays and other entries in a reply."""
 
 
 @dataclass(eq=False)
@@ -43,31 +43,19 @@ class InFlight(Request):
     """A request that was sent as a message, and its reply until that is processed."""
 
     asked: Metadata | None = None
-    """The message's."""
+    """The metadata of the message."""
     deadline: float = inf
-    """Until when the server waits for the reply."""
+    """Time until which the server waits for the reply, as of `time.monotonic`."""
     reply: Message | str | None = None
-    """The reply, or why there will be none."""
+    """The reply, or the reason why there will be none."""
 
 
 class FlowerExchange(Exchange):
-    """Exchanges arrays by Flower's messages. A node is sent one message at a time.
+    """Exchanges arrays through Flower's messages, one message per node at a time.
 
-    A node that has restarted is asked to register again: its answer shows that the message before is lost.
-
-    Parameters
-    ----------
-    federation : Federation
-        As `Exchange`.
-
-    Attributes
-    ----------
-    poll : float
-        Poll interval for replies, in seconds.
-    engaged : callable
-        Returns nodes that are busy with another message, such as a request to register.
-    idle : callable
-        Called from time to time while replies are waited for.
+    A node that has restarted is asked to register again; its reply shows that the message before is lost. ``poll`` is
+    the poll interval in seconds. ``engaged`` returns nodes that are busy with another message, such as a request to
+    register, and ``idle`` is called at each poll without a reply.
     """
 
     _request = InFlight
@@ -78,16 +66,16 @@ class FlowerExchange(Exchange):
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
         self._waiting: dict[str, InFlight] = {}
-        self._late: dict[str, int] = {}  # nodes of messages that are waited for no longer
+        self._late: dict[str, int] = {}  # message id -> node, of replies that are no longer waited for
 
     @property
     def waiting(self) -> Collection[Request]:
-        """What is under way."""
+        """The requests under way."""
         return self._waiting.values()
 
     def overdue(self) -> set[int]:
-        """Return the nodes whose answers are no longer waited for, or which have been asked to register."""
-        if self._late:  # a reply that comes after its round belongs to a server state that is gone
+        """Return the nodes whose replies are no longer waited for, or that are busy otherwise, see ``engaged``."""
+        if self._late:  # a late reply is discarded: it belongs to an earlier server state
             self._pull(self._late)
         return {*self._late.values(), *self.engaged()}
 
@@ -96,10 +84,10 @@ class FlowerExchange(Exchange):
         return {*self.overdue(), *(one.member.node for one in self._waiting.values() if one.reply is None)}
 
     def answers_again(self, node: int) -> None:
-        """Record that a node which had left, or restarted, has registered again: earlier messages to it are lost.
+        """Record that a node that had left or restarted has registered again, so earlier messages to it are lost.
 
-        A node answers its messages one after the other, in the order in which they were sent: unless an earlier reply
-        has come by now, there will be none.
+        A node answers its messages one by one, in the order in which they were sent. If the reply to an earlier message
+        has not arrived by now, it never will.
         """
         sent = {message for message, late in self._late.items() if late == node}
         sent |= {message for message, one in self._waiting.items() if one.member.node == node and one.reply is None}
@@ -120,7 +108,7 @@ class FlowerExchange(Exchange):
         self._late = {message: node for message, node in self._late.items() if node in present}
 
     def _post(self, sent: Sequence[InFlight]) -> None:
-        """Write and send messages; arrays that many are sent are written once."""
+        """Build and send the messages; a download of several clients is serialised once."""
         records: dict[int, ArrayRecord] = {}
         messages = list[Message]()
         for one in sent:
@@ -136,7 +124,7 @@ class FlowerExchange(Exchange):
             self._waiting[message.metadata.message_id] = one
 
     def _take(self, outcome: Outcome) -> Request:
-        """Wait for the next answer. A node that has not answered in time is busy until its late reply arrives."""
+        """Wait for the next reply; a node that misses its deadline is busy until its late reply arrives."""
         while not (came := next((message for message, one in self._waiting.items() if one.reply is not None), "")):
             self._pull(self._waiting)
             for message, one in self._waiting.items():
@@ -159,7 +147,7 @@ class FlowerExchange(Exchange):
                 one.reply = reply
 
     def judge(self, sent: InFlight, outcome: Outcome) -> None:
-        """Decode and check a reply, count its cost, and add its outcome; a text says why there is no reply."""
+        """Decode and check the reply of a request, add its traffic, and add the result to the outcome."""
         member, reply = sent.member, sent.reply
         outcome.traffic[member.client_id] = sent.traffic
         try:
@@ -177,7 +165,7 @@ class FlowerExchange(Exchange):
 
 
 def written(kind: str, number: int, member: Member, arrays: ArrayRecord) -> Message:
-    """Build the message to a client."""
+    """Return the message to a client."""
     records: dict[str, Any] = {} if kind == SHARE else {ARRAYS: arrays}
     if kind != POOL:
         records[CONFIG] = ConfigRecord({LABELLED: bool(number)} if kind == SHARE else {ROUND: number})
@@ -185,45 +173,29 @@ def written(kind: str, number: int, member: Member, arrays: ArrayRecord) -> Mess
 
 
 def weighed(message: Message) -> Traffic:
-    """Return the cost of a message."""
+    """Return the traffic of a message to a client."""
     numbers, payload, wire = payload_numbers(message), payload_bytes(message), wire_bytes(message)
     return Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire)
 
 
 def cost(reply: Message, member: Member) -> Traffic:
-    """Return the cost of a reply.
+    """Return the traffic of a reply.
 
-    Raises
-    ------
-    PayloadError
-        It holds a number that no message can, or more entries than any client has.
+    Raises `PayloadError` if it holds too many entries, or a number that cannot be serialised.
     """
     if reply.has_content():
         _check_bounds(reply.content, member)
     try:
         return Traffic(numbers_up=payload_numbers(reply), bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
-    except ValueError as error:  # from a client in this process: nothing has serialised its numbers before
-        raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
+    except ValueError as error:  # a reply from this process has never been serialised
+        raise PayloadError(f"{member}: the reply cannot be serialised: {error}") from None
 
 
 def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = False) -> Reply:
-    """Decode and check a reply.
+    """Decode and check a reply; raise `PayloadError` if it is invalid.
 
-    Parameters
-    ----------
-    reply : Message
-        The reply.
-    expected : Expected
-        What it is checked against.
-    half : bool
-        Whether arrays must arrive in half precision. They are returned in their declared dtypes.
-    own : bool
-        Whether all nodes are the user's own: see `reason`.
-
-    Raises
-    ------
-    PayloadError
-        Says what is wrong.
+    With `half`, arrays must arrive in half precision; they are returned in their declared dtypes. `own` says whether
+    all nodes are the user's own, see `reason`.
     """
     member = expected.member
     if reply.has_error():
@@ -242,7 +214,7 @@ def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = 
 
 
 def received(grid: Grid, asked: MutableMapping[str, Metadata]) -> dict[int, Message | str]:
-    """Return the replies that have arrived by node, or what is wrong with them; remove their messages."""
+    """Return the replies that have arrived, or what is wrong with them, by node; remove them from `asked`."""
     answers = dict[int, Message | str]()
     while asked and (replies := list(grid.pull_messages(asked.keys()))):
         for reply in replies:
@@ -253,23 +225,24 @@ def received(grid: Grid, asked: MutableMapping[str, Metadata]) -> dict[int, Mess
 
 
 def misaddressed(reply: Message, asked: Metadata) -> str:
-    """Return why a reply does not answer its request; empty where it does, or is Flower's own error."""
+    """Return why a reply does not answer its request; empty if it does, or if it is an error from Flower itself."""
     came = reply.metadata
-    if reply.has_error() and came.src_node_id == SUPERLINK_NODE_ID:  # such as that a node is not there any more
+    if reply.has_error() and came.src_node_id == SUPERLINK_NODE_ID:  # such as an unavailable node
         return ""
-    stamp = came.src_node_id, came.dst_node_id, came.run_id, came.message_type, came.group_id
+    fields = came.src_node_id, came.dst_node_id, came.run_id, came.message_type, came.group_id
     wanted = asked.dst_node_id, asked.src_node_id, asked.run_id, asked.message_type, asked.group_id
-    return "" if stamp == wanted and came.ttl > 0 else f"a reply with a forged stamp: {brief(stamp)}, {came.ttl:g} s"
+    matches = fields == wanted and came.ttl > 0
+    return "" if matches else f"a reply with forged metadata: {brief(fields)}, {came.ttl:g} s"
 
 
 def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
-    """Return in a line why a member, or a node by its id, has not answered; see `error_line`."""
+    """Return the error in a reply of a client, or of a node without one, as one line; see `error_line`."""
     trusted = own or reply.metadata.src_node_id == SUPERLINK_NODE_ID
     return error_line(reply.error.reason or "", who, code=reply.error.code, own=trusted)
 
 
 def _check_bounds(content: RecordDict, member: Member) -> None:
-    """Refuse a reply with too many entries before any of them is read."""
+    """Raise a `PayloadError` if a reply has too many entries, before any of them is read."""
     metrics = sum(map(len, content.metric_records.values()))
     entries = len(content) + sum(map(len, content.values()))
     if metrics > MAX_METRICS or entries > MAX_ENTRIES:

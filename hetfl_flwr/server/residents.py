@@ -1,4 +1,4 @@
-"""Admission where all nodes are the user's own: they are here from the start, and none leaves."""
+"""Admission of clients where all nodes are the user's own: they exist from the start, and none leaves."""
 
 from collections.abc import Collection, Sequence
 from logging import INFO
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 class Residents(Admission):
     """Admits the clients of the local engine and of Flower's simulation.
 
-    Parameters
-    ----------
-    federation : Federation
-        Whose clients they are. A Grid that holds its clients lists them; others are asked by message.
+    A Grid that holds its clients lists them; on other Grids, the nodes are asked to register by message.
     """
 
     def __init__(self, federation: "Federation") -> None:
@@ -32,13 +29,11 @@ class Residents(Admission):
         self._refused: list[Failure] = []
 
     def assemble(self, check: Check | None = None) -> None:
-        """Admit all clients; whether they fit each other is checked when the strategy prepares.
+        """Admit all clients; the strategy checks later whether they fit each other.
 
-        Raises
-        ------
-        FederationError
-            There are too few of them; or one of ``clients`` cannot take part or, where that is not set, none can: the
-            first reason, without the client's name where it is that of all, as of a file that all of them read.
+        Raises `FederationError` if there are too few clients, if one cannot take part although ``clients`` is set, or
+        if none can. The error is the first reason, without the client's name if all reasons are the same, such as an
+        error in a file that all clients read.
         """
         if isinstance(self.grid, KeepsClients):
             for one in self.grid.members():
@@ -53,7 +48,7 @@ class Residents(Admission):
         self._begin(self._refused)
 
     def _ask(self) -> None:
-        """Ask all nodes by message, until as many as there are have answered, or one that has to take part cannot."""
+        """Ask all nodes to register, until all have answered or a required client cannot take part."""
         nodes, asked = set[int](), dict[str, Metadata]()
         for over in self._looks(report=True):
             new = sorted(set(self.grid.get_node_ids()) - nodes)
@@ -72,7 +67,7 @@ class Residents(Admission):
                     self._take_in(f"node {query.dst_node_id}: {SILENT}", query.dst_node_id)
 
     def _must_refuse(self, asked: Collection[str] = ()) -> bool:
-        """Return whether a required client cannot take part: each of ``clients``, or one of those that there are."""
+        """Return whether the run must be refused: any client failed and ``clients`` is set, or all clients failed."""
         return bool(self._refused) and (self.config.clients > 0 or not (asked or len(self.roster)))
 
     def _take_in(self, one: Member | Message | str, node: int = 0) -> None:
@@ -91,13 +86,13 @@ class Residents(Admission):
 
 
 def _reason(answer: Message, node: int) -> str:
-    """Return why a node cannot take part, naming the client alone."""
+    """Return why a node cannot take part, with the client's name instead of the node's if it has one."""
     line = reason(answer, node, own=True)
     named = line.removeprefix(f"node {node}: ")
     return named if named.startswith("client ") else line
 
 
 def _common(reasons: Sequence[str]) -> str:
-    """Return the first reason; without the client's name where it is that of all."""
+    """Return the first reason, without the client's name if all clients have the same reason."""
     causes = {line.partition(f", {REGISTRATION}: ")[2] for line in reasons}
     return causes.pop() or reasons[0] if len(causes) == 1 < len(reasons) else reasons[0]

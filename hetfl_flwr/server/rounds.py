@@ -1,4 +1,4 @@
-"""How rounds are run: synchronously, or asynchronously."""
+"""Synchronous and asynchronous rounds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,38 +22,32 @@ if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 MAX_AHEAD = 1_000_000
-"""Maximum number of messages by which a client of an asynchronous run may be ahead of the server's checkpoint."""
+"""Maximum number of messages that a client of an asynchronous run may be ahead of the server's checkpoint."""
 
 
 @dataclass
 class RoundResult:
-    """The result of a round."""
+    """The result of a round; ``arrays`` is the server state after it."""
 
     arrays: Arrays
-    """The server state after it."""
     trained: Outcome = field(default_factory=Outcome)
     evaluated: Outcome = field(default_factory=Outcome)
-    """Replies, failures, outliers and cost of training (with the sharing of public samples) and of evaluation."""
+    """Replies, failures, outliers and traffic of training (with the sharing of public samples) and of evaluation."""
     noted: list[Failure] = field(default_factory=list)
-    """Clients that have left, could not take part, or rejoined without what they had learned."""
+    """Failures of clients that left, could not join, or rejoined without their state."""
     able: int = 0
-    """How many clients could be asked to train."""
+    """Number of clients that could be asked to train."""
     not_averaged: list[int] = field(default_factory=list)
-    """The clients whose uploads a robust average has left out, in part or in full."""
+    """Clients whose uploads a robust average left out, in part or in full."""
     lost: bool = False
-    """Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile."""
+    """Whether there were too few valid replies, and nodes of missing clients left or restarted during the round."""
 
 
 class Rounds(ABC):
-    """A way to run rounds.
+    """Runs rounds; clients must have registered before the first one.
 
-    What an algorithm draws from the global generators on the server is seeded, as what it draws on a client is: by the
+    Random numbers that an algorithm draws from the global generators are seeded on the server as on clients: by the
     number of the round or, where clients are answered one by one, of the message.
-
-    Parameters
-    ----------
-    federation : Federation
-        The clients, which have registered before the first round.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -70,19 +64,16 @@ class Rounds(ABC):
 
     @abstractmethod
     def resume(self, under_way: Pending) -> None:
-        """Restore server and clients from a checkpoint, without adding to the run's bytes."""
+        """Restore messages and metrics from a checkpoint, without adding to the run's traffic."""
 
     @abstractmethod
     def under_way(self) -> Pending:
-        """Return what `resume` needs in addition to the server state and the clients' states."""
+        """Return what `resume` needs besides the server state and the clients' states."""
 
     def play(self, number: int, arrays: Arrays) -> RoundResult:
-        """Run one round. With too few valid replies the server state stays as it was.
+        """Run one round; with too few valid replies, the server state does not change.
 
-        Raises
-        ------
-        Interrupted
-            A stop was requested: no round is begun.
+        Raises `Interrupted`, before the round starts, if the user asked to stop.
         """
         if is_stopped(self.federation.grid):
             raise Interrupted
@@ -99,20 +90,20 @@ class Rounds(ABC):
 
     @abstractmethod
     def _play(self, number: int, played: RoundResult) -> None:
-        """Let clients train, aggregate their uploads, and let clients evaluate where that is due."""
+        """Let clients train, aggregate their uploads, and evaluate clients if an evaluation is due."""
 
 
 class SyncRounds(Rounds):
-    """Rounds in which the server waits for all clients that it has drawn, as in Flower's own strategies."""
+    """Rounds in which the server waits for all sampled clients, as in Flower's strategies."""
 
     def resume(self, under_way: Pending) -> None:
-        """Share public samples again: they were counted when the run began."""
+        """Share public samples again without counting them, and restore metrics and messages."""
         self.federation.samples.share()
         self._evaluation.restore(under_way.numbers.get("measured", {}))
         self._registration.note(self._exchange.restore(under_way))
 
     def under_way(self) -> Pending:
-        """Return where the engine stands, and what need not be measured again: between rounds, nothing is under way."""
+        """Return the engine's state and the last metrics; between rounds, no messages are under way."""
         return Pending({"measured": self._evaluation.hold(), **self._exchange.hold().numbers})
 
     def _play(self, number: int, played: RoundResult) -> None:
@@ -121,7 +112,7 @@ class SyncRounds(Rounds):
         drawn = samples.holding(draw(self.federation.roster, config, self._registration.clients, number))
         refused = Outcome()
         played.able = len(self._exchange.refuse_busy(drawn, MessageType.TRAIN, refused))
-        if played.able < config.min_clients:  # nobody trains for nothing
+        if played.able < config.min_clients:  # do not train clients whose uploads would be discarded
             played.trained.add(refused)
             return
         self._evaluation.forget(drawn)
@@ -138,17 +129,17 @@ class SyncRounds(Rounds):
 
 
 class AsyncRounds(Rounds):
-    """Rounds without a barrier: each client is sent the newest server state as soon as it has uploaded.
+    """Rounds without a barrier: each client receives the newest server state as soon as it has uploaded.
 
-    A round is as many uploads as there are clients, from any of them. When an evaluation is due, each client is
-    asked for it after its next upload, so that the others go on meanwhile. In the last round no client is asked for
-    more uploads than the round still needs; messages under way are waited for, and all clients are evaluated.
+    A round is complete after as many uploads as there are clients, from any of them. When an evaluation is due, each
+    client evaluates after its next upload, while the others continue. In the last round, only as many uploads are
+    requested as the round still needs; the server waits for all messages under way, and evaluates all clients.
 
     Clients receive the number of their message in place of the round. No number is used twice, even in a resumed run.
 
-    Where the engine holds the clients, messages under way at a checkpoint are part of it, and a resumed run is the
-    same as one that was never stopped. In other engines messages under way are lost with the server, and clients that
-    have answered them are ahead of it.
+    If the engine holds the clients, checkpoints include the messages under way, and a resumed run equals one that was
+    never stopped. In other engines, messages under way are lost with the server, and clients that have answered them
+    are ahead of it.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -165,7 +156,7 @@ class AsyncRounds(Rounds):
                     f"{key}: an asynchronous run asks all clients; set it to {value}, or the mode to sync"
                 )
         self._sent = 0
-        self._wanted, self._last, self._asks = 0, False, True
+        self._wanted, self._last, self._trains = 0, False, True
         self._to_evaluate: set[int] = set()
 
     def under_way(self) -> Pending:
@@ -176,7 +167,7 @@ class AsyncRounds(Rounds):
         return Pending({"sent": self._sent, "to evaluate": to_evaluate, **held.numbers}, held.arrays)
 
     def resume(self, under_way: Pending) -> None:
-        """Restore the messages under way; where these are lost, number messages beyond all earlier ones."""
+        """Restore the messages under way or, if they are lost, continue with numbers above all earlier ones."""
         roster, numbers = self.federation.roster, under_way.numbers
         self._sent = numbers["sent"]
         if not isinstance(self.federation.grid, KeepsClients):
@@ -194,7 +185,7 @@ class AsyncRounds(Rounds):
         idle = (member for member in members if member.node not in waiting)
         free = exchange.refuse_busy(idle, MessageType.TRAIN, played.trained)
         played.able = len(free) + len(waiting)
-        self._asks = played.able >= config.min_clients  # else what is under way is taken in, and nobody trains
+        self._trains = played.able >= config.min_clients  # else only replies under way are processed
         self._wanted, self._last = len(members), number == config.rounds
         if is_due(number, config) and not self._last:
             self._to_evaluate = {member.node for member in draw_to_evaluate(members, config, number)}
@@ -207,14 +198,14 @@ class AsyncRounds(Rounds):
             played.evaluated = self._evaluation.evaluate(number, played.arrays)
 
     def _take(self, number: int, played: RoundResult) -> None:
-        """Wait for a reply, learn from it, and ask its client for more."""
+        """Wait for a reply, aggregate its upload, and send the client its next message."""
         sent, outcome = self._exchange.take()
         trains = sent.kind == MessageType.TRAIN
         result = played.trained if trains else played.evaluated
         result.add(outcome)
         result.replies += outcome.replies
         if trains and not outcome.replies:
-            return  # asked again in the next round, lest one that fails at once uses the rounds up
+            return  # asked again next round, or a client that fails at once would be asked endlessly
         if trains:
             with seeded(self._config.seed, sent.number, "aggregate"):
                 played.arrays = aggregate(self._strategy, number, outcome.replies, played.arrays)
@@ -222,7 +213,7 @@ class AsyncRounds(Rounds):
             self._ask(self.federation.roster.of(sent.member.node), number, played)
 
     def _ask(self, member: Member, number: int, played: RoundResult) -> None:
-        """Send an idle client its next message: to evaluate where that is due, else to train."""
+        """Send an idle client its next message: to evaluate if that is due, else to train."""
         strategy, exchange = self._strategy, self._exchange
         if member.node in self._to_evaluate and played.trained.replies:
             self._to_evaluate.discard(member.node)
@@ -230,7 +221,7 @@ class AsyncRounds(Rounds):
                 download = strategy.assess_download_for(member, played.arrays)
             exchange.send(MessageType.EVALUATE, number, [(member, download)])
             return
-        if not self._asks:
+        if not self._trains:
             return
         under_way = sum(sent.kind == MessageType.TRAIN for sent in exchange.waiting)
         if self._last and len(played.trained.replies) + under_way >= self._wanted:
@@ -242,11 +233,11 @@ class AsyncRounds(Rounds):
 
 
 class Evaluation:
-    """Lets clients measure their models; models that have not changed are not measured again.
+    """Evaluates clients; the last metrics of unchanged models are used again.
 
-    A model has not changed where the client was not asked to train, receives nothing for evaluation, and is simulated:
-    a node on a machine of its own may have other test samples by now. Its last metrics then count, as if it had been
-    asked: only the bytes of evaluation tell the difference.
+    A model is unchanged if the client was not asked to train since, receives no download for evaluation, and is
+    simulated: a node on another machine may have other test samples by now. Only the traffic of evaluation shows the
+    difference.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -255,7 +246,7 @@ class Evaluation:
         self._known: dict[int, Reply] = {}
 
     def forget(self, members: Iterable[Member]) -> None:
-        """Record that the models of these clients change."""
+        """Forget the last metrics of these clients, whose models change."""
         for member in members:
             self._known.pop(member.node, None)
 
@@ -267,14 +258,14 @@ class Evaluation:
         }
 
     def restore(self, held: Mapping[str, Any]) -> None:
-        """Restore what `hold` has returned for the clients that are here, unless a loss of state is accepted."""
+        """Restore the metrics that `hold` returned, for the current clients, unless ``accept-loss`` is set."""
         known = {} if self._federation.config.accept_loss else {int(client): one for client, one in held.items()}
         for member in self._federation.roster:
             if one := known.get(member.client_id):
                 self._known[member.node] = Reply(member.client_id, one["metrics"], classes=one["classes"])
 
     def evaluate(self, number: int, state: Arrays) -> Outcome:
-        """Let the clients that are drawn for it measure their models after a round; 0: before any training."""
+        """Evaluate the clients sampled for the evaluation after a round; round 0 is before any training."""
         federation = self._federation
         members = draw_to_evaluate(federation.roster, federation.config, number)
         with seeded(federation.config.seed, number, "assess"):
@@ -290,11 +281,11 @@ class Evaluation:
 
 
 def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: Arrays) -> Arrays:
-    """Return the server state after these replies; the state before where none of them has any weight."""
+    """Return the server state after these replies; unchanged if no client has any samples."""
     weighty = [reply for reply in replies if reply.samples]
     return frozen(strategy.learn(arrays, weighty, number)) if weighty else arrays
 
 
 def is_due(number: int, config: RunConfig) -> bool:
-    """Return whether clients are evaluated after a round: each ``evaluate-every`` rounds, and after the last."""
+    """Return whether clients are evaluated after a round: every ``evaluate-every`` rounds, and after the last."""
     return number % config.evaluate_every == 0 or number == config.rounds

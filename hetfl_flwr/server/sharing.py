@@ -1,4 +1,4 @@
-"""The sharing of public samples: collected from clients once, and brought to those that lack them."""
+"""The sharing of public samples: collected from each client once, and sent to the clients that lack them."""
 
 from collections.abc import Iterable
 
@@ -14,30 +14,26 @@ from hetfl_flwr.wire.messages import POOL, SHARE, STAGES
 from hetfl_flwr.wire.spec import Arrays
 
 NOTHING: Arrays = {}
-"""The arrays in a request for samples: none."""
+"""The download in a request for samples, which has no arrays."""
 
 
 class SampleSharing:
-    """Records whose public samples the server has, and which client holds whose.
+    """Shares public samples, and records which client holds whose samples.
 
-    Parameters
-    ----------
-    exchange : Exchange
-        Reaches the clients. The ``public_samples`` of its roster are what they have shared.
-    sharing : Sharing or None
-        What the algorithm requires of them. None: no public samples.
+    The samples that clients have shared are in ``public_samples`` of the exchange's roster. `sharing` is None for
+    algorithms without public samples.
     """
 
     def __init__(self, exchange: Exchange, sharing: Sharing | None) -> None:
         self._exchange, self._roster, self._sharing = exchange, exchange.roster, sharing
         self.guard = Guard(ROWS_FACTOR if exchange.config.outlier_factor else 0.0)
-        self._brought: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again is another Member
+        self._received: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again has another Member
 
     def share(self) -> Outcome:
-        """Collect public samples of clients that have not shared theirs yet, and bring each client those it lacks.
+        """Collect public samples from clients that have not shared theirs, and send each client those that it lacks.
 
-        After the first call this costs nothing, until a client joins. Clients with which it could not be done are
-        failures of the exchange; `holding` leaves them out.
+        After the first call, there is nothing to do until a client joins. Clients for which this fails are in the
+        outcome's failures, and `holding` excludes them.
         """
         result = Outcome()
         if self._sharing is not None:
@@ -47,7 +43,7 @@ class SampleSharing:
         return result
 
     def holding(self, members: Iterable[Member]) -> list[Member]:
-        """Return those members that have shared their samples, and hold those of all others where they should."""
+        """Return the members that have shared their samples and, if required, hold the samples of all others."""
         if self._sharing is None:
             return list(members)
         shared = [member for member in members if member.client_id in self._roster.public_samples]
@@ -76,36 +72,36 @@ class SampleSharing:
             if client_ids not in blocks:
                 blocks[client_ids] = self._block(client_ids)
         downloads = [(member, blocks[client_ids]) for member, client_ids in lacking.items() if client_ids]
-        brought = self._exchange.ask(POOL, 0, downloads)
-        answered = {reply.client_id for reply in brought.replies}
+        sent = self._exchange.ask(POOL, 0, downloads)
+        answered = {reply.client_id for reply in sent.replies}
         for member, client_ids in lacking.items():
             if member.client_id in answered:
-                self._brought[member.node] = member, self._was_brought(member) | client_ids
-        return brought
+                self._received[member.node] = member, self._received_by(member) | client_ids
+        return sent
 
     def _block(self, client_ids: Iterable[int]) -> Arrays:
-        """Return the samples of some clients, as other clients receive them."""
+        """Return the samples of some clients in the form of a download."""
         shared = self._roster.public_samples
         return {f"{name}.{one}": array for one in sorted(client_ids) for name, array in shared[one].items()}
 
     def _lacks(self, member: Member) -> set[int]:
-        return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._was_brought(member)
+        return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._received_by(member)
 
-    def _was_brought(self, member: Member) -> set[int]:
-        """Return the ids of those whose samples a client has received since it registered."""
-        known, client_ids = self._brought.get(member.node, (None, set()))
+    def _received_by(self, member: Member) -> set[int]:
+        """Return the ids of the clients whose samples a client has received since it registered."""
+        known, client_ids = self._received.get(member.node, (None, set()))
         return client_ids if known is member else set()
 
 
 class PublicSamples:
-    """All public samples of the clients in the federation, as models take them.
+    """The public samples of all clients in the federation, scaled as models expect them.
 
     Parameters
     ----------
     roster : Roster
-        The clients. What they have shared may grow from round to round.
+        The clients. The number of shared samples may grow from round to round.
     normalize : str
-        The run config's.
+        The value of ``normalize`` in the run config.
     """
 
     def __init__(self, roster: Roster, normalize: str) -> None:
@@ -113,7 +109,7 @@ class PublicSamples:
         self._made: tuple[tuple[int, ...], Samples] | None = None
 
     def all(self) -> Samples:
-        """Return those of all clients that have shared any, in the order of client ids."""
+        """Return the samples of all clients that have shared any, in the order of client ids."""
         shared = self._roster.public_samples
         if self._made is None or self._made[0] != tuple(shared):
             inputs = np.concatenate([block["inputs"] for block in shared.values()])

@@ -1,4 +1,4 @@
-"""How many uploads each client has made, which determines its epsilon."""
+"""The number of uploads of each client, which determines its epsilon."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,25 +8,16 @@ from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.errors import DamagedError
 
 COUNTS = "upload counts"
-"""The kind of file that holds them."""
+"""File kind of upload counts."""
 
 
 class UploadCounts:
-    """A count for each client of the uploads that it was asked for and has not refused, late and rejected ones too.
+    """Counts, by client id, of the uploads that were requested and not refused, including late and rejected ones.
 
-    Parameters
-    ----------
-    path : Path, optional
-        File that has the counts before an upload is asked for, so that uploads which a killed run had asked for count,
-        as well as those that are made again in their place. Default: none, for uploads that are the same bits when they
-        are made again, and tell nothing more.
-
-    Attributes
-    ----------
-    counts : dict of int to int
-        By client id.
-    lost : bool
-        Whether there may have been more, since the file was missing or damaged once.
+    The file, if any, is written before an upload is requested, so the uploads of a killed run count as well as those
+    that repeat them after it resumes. Without noise from entropy no file is needed, since a repeated upload has the
+    same bits and reveals nothing more. ``lost`` says whether there may have been more uploads, because the file was
+    missing or damaged once.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -35,24 +26,21 @@ class UploadCounts:
         self._path = path
 
     def asked(self, client_ids: Iterable[int]) -> None:
-        """Count an upload of each of these clients, which are about to be asked for it."""
+        """Count an upload of each of these clients, before it is requested."""
         self._add(client_ids, 1)
 
     def refused(self, client_id: int) -> None:
-        """Take back an upload of a client that has answered with an error."""
+        """Subtract the upload of a client that replied with an error."""
         self._add([client_id], -1)
 
     def most(self) -> int:
-        """Return the most uploads that a client is known to have made."""
+        """Return the largest count of any client."""
         return max(self.counts.values(), default=0)
 
     def resume(self, before: Mapping[int, int]) -> str:
-        """Restore the counts of a checkpoint; or, where there is a file, its counts, which may be higher.
+        """Restore the counts of a checkpoint or, with a file, the file's counts, which may be higher.
 
-        Returns
-        -------
-        str
-            What is lost of the file; empty where it is whole.
+        Returns a message if the file is missing or damaged, else an empty text.
         """
         self.counts = dict(before)
         if self._path is None or not (any(before.values()) or self._path.exists()):
@@ -61,7 +49,7 @@ class UploadCounts:
             values = read_blob(self._path, COUNTS).values
         except DamagedError as error:
             self.lost = True
-            return f"{error}: the number of its clients' uploads is unknown, and so is epsilon"
+            return f"{error}: the number of uploads of its clients, and so epsilon, is unknown"
         self.lost = values["lost"]
         written = {int(client_id): count for client_id, count in values["counts"].items()}
         self.counts |= {client_id: max(count, before.get(client_id, 0)) for client_id, count in written.items()}

@@ -32,7 +32,7 @@ def test_a_line_a_minute_says_round_accuracy_and_seconds_left(clock, capsys):
 
 
 def test_the_command_says_how_far_it_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     keys = ["--clients", "2", "--rounds", "2", "--set", "models=mlp", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["run", "local", *keys])
     lines = [line for line in done.stderr.splitlines() if line.startswith("local on digits: round ")]

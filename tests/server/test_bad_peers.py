@@ -226,7 +226,7 @@ def test_an_evaluation_counts_no_more_than_the_registered_test_samples(name, tmp
     assert [entry["failures"] for entry in rounds[:2]] == [[], []]
     [failure] = rounds[2]["failures"]
     assert (failure["partition"], failure["stage"]) == (1, "evaluate")
-    said = f"metric 'num-examples' is {heard[2] + 1}, expected at most {heard[2]}, the test samples it is registered"
+    said = f"metric 'num-examples' is {heard[2] + 1}, expected at most {heard[2]}, the number of test samples"
     assert said in failure["reason"]
 
 
@@ -264,7 +264,7 @@ def test_a_reply_with_a_forged_stamp_is_refused(stamp, failed):
     field, value = STAMPS[stamp]
     answer.metadata.__dict__[f"_{field}"] = value
     uploads = dict(federation.federation.uploads.counts)
-    assert wrong(federation, answer, "a forged stamp") is None
+    assert wrong(federation, answer, "forged metadata") is None
     assert federation.federation.uploads.counts == uploads
 
 

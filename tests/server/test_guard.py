@@ -319,7 +319,7 @@ def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tm
 
     grid = Greedy(its, 1, greedy)
     rounds = entries(run_federation(its, grid))
-    refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, what a round draws of its samples"
+    refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, the samples of a round"
     for entry in rounds[1:]:
         [failure] = entry["failures" if said == 2**53 else "outliers"]
         assert failure["partition"] == 1

@@ -230,7 +230,7 @@ LIARS = {  # a node, what it answers, and why it is refused
     ),
     "nonsense": (STRANGER, replying({}), "node 5: not a registration reply"),
     "an error in another's name": (STRANGER, fails("client 0 (mlp): broke"), 'node 5 says: "client 0 (mlp): broke"'),
-    "another's name": (STRANGER, replying({}, _src_node_id=100), "node 5: a reply with a forged stamp"),
+    "another's name": (STRANGER, replying({}, _src_node_id=100), "node 5: a reply with forged metadata"),
     "another's number": (member(1, node=999), None, "partition-id 1 is claimed by two nodes, 99 and 999"),
 }
 

@@ -159,7 +159,7 @@ def test_how_well_single_classes_are_told_stays_on_a_deployed_node_unless_it_say
 
 
 def test_in_deployment_there_is_no_default_data_set(ask, caplog):
-    assert ask().error.reason.endswith(f": ConfigError: {ConfigError.outward}; this node's log says more")
+    assert ask().error.reason.endswith(f": ConfigError: {ConfigError.outward}; see this node's log")
     assert "--node-config" in caplog.text
     assert Member.from_reply(ask(dataset="digits")).dataset == "digits"
 
@@ -179,7 +179,7 @@ def test_of_an_error_its_type_and_a_fixed_sentence_leave_a_deployed_node(ask, tm
     splits, keys = SPOILT[case]
     folder = str(tmp_path / "ward") if splits is None else write_csv(tmp_path / "ward", **splits)
     reason = ask(dataset=folder, **keys).error.reason
-    assert reason.endswith(f": DataError: {DataError.outward}; this node's log says more")
+    assert reason.endswith(f": DataError: {DataError.outward}; see this node's log")
     assert str(tmp_path) in caplog.text
 
 
@@ -206,7 +206,7 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
 def test_of_an_error_of_a_node_s_own_code_not_even_the_name_is_told(ask, monkeypatch, error):
     failing(monkeypatch, error)
     reason = ask(dataset="digits", **{"partition-id": "/data/Jane Doe"}).error.reason
-    assert "an error of its code; this node's log says more" in reason
+    assert "an error in its code; see this node's log" in reason
     assert "on node 5" in reason
     assert not any(word in reason for word in ("Jane", "secret", "Unsaid", "\n"))
 
