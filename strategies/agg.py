@@ -1,4 +1,4 @@
-"""AGG, server side: public samples are shared before round 1, and nothing is exchanged after that.
+"""AGG, server side: clients share public samples before round 1, and exchange nothing after that.
 
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -8,7 +8,7 @@ from strategies.local import Local
 
 
 class AGG(Local):
-    """Local training on the own data and all public samples: what shared rows alone are worth. A baseline of FedH2L.
+    """Local training on own data and all public samples, to measure the effect of shared rows. A baseline of FedH2L.
 
     Wire   nothing either way. Once, before round 1: each client's public samples with their labels, up and down to all
            others.
@@ -21,17 +21,17 @@ class AGG(Local):
     sharing = Sharing(labelled=True, to_clients=True)
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public samples, or with inputs or classes different from the others'.
+        """Refuse clients without public samples, or with different inputs or classes.
 
         Raises
         ------
         FederationError
-            Names the clients.
+            If there are such clients. The message names them.
         """
         roster.check_sharing("agg")
 
     def sample_limits(self, member: Member) -> SampleLimits:
-        """Return the client's training samples, and these and all others' public samples in a round's batches."""
+        """Return the number of training samples, and the largest number of samples seen in a round's batches."""
         return SampleLimits(
             member.train, max_drawn(self.config, member.train + self.roster.public_rows_of_others(member))
         )

@@ -1,4 +1,4 @@
-"""Base of the server sides to which clients send answers on public samples: what they ask, expect and average."""
+"""Base class of server sides that receive clients' predictions on public samples, and their payloads."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from hetfl_flwr import (
 )
 
 Answers = Literal["logits", "softmax"]
-"""What clients answer with: logits, or softmax scores."""
+"""The kind of predictions that clients send: logits or softmax scores."""
 
 
 def public_consensus(pool: int, classes: int, of: Answers) -> PayloadSpec:
-    """Declare what goes down: the mean answer on some rows of the pool, (R, C), and the numbers of others, (A,).
+    """Declare the download: the consensus on R rows of the pool, (R, C), and the numbers of the next rows, (A,).
 
-    The rows' own numbers, (R,), come first; the others are those whose answers are asked for next.
+    The numbers of the R rows, (R,), come first. The next rows are those on which predictions are requested.
     """
     rows = Dim("R", pool)
     form = (rows, classes)
@@ -44,25 +44,23 @@ def public_consensus(pool: int, classes: int, of: Answers) -> PayloadSpec:
 
 
 def public_answers(rows: int | Dim, classes: int, of: Answers) -> PayloadSpec:
-    """Declare what goes up: answers on public samples, in the order in which they were asked for, (A, C).
-
-    They are called ``logits`` or ``softmax``, as what they are.
-    """
+    """Declare the upload: predictions (A, C) on the requested rows, in order, named ``logits`` or ``softmax``."""
     form = (rows, classes)
     return PayloadSpec((learnt("logits", form) if of == "logits" else probabilities("softmax", form),))
 
 
 class AnswersStrategy(KnowledgeStrategy):
-    """A strategy that asks all clients for answers on a random subset of the public samples, a new one each round.
+    """A strategy that requests predictions on a random subset of the public samples, drawn again in each round.
 
-    The public set is the union of the clients' public samples; all hold it. An algorithm implements `consensus_of`.
+    The public set is the union of the clients' public samples, and all clients have it. An algorithm implements
+    `consensus_of`.
 
     Parameters
     ----------
     public_samples : int
-        Rows of a subset, 1 or more; all public samples where there are fewer.
+        Number of rows in a subset, 1 or more. If there are fewer public samples, all are used.
     answers : {"logits", "softmax"}
-        What clients answer with.
+        The kind of predictions that clients send.
     """
 
     sends = "public samples"
@@ -73,20 +71,20 @@ class AnswersStrategy(KnowledgeStrategy):
 
     @abstractmethod
     def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what clients are sent, (R, C), of the mean answer (R, C); of softmax scores rows sum to 1."""
+        """Return the consensus (R, C) to send, given the mean prediction (R, C); rows of softmax scores sum to 1."""
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public samples, or with inputs or classes different from the others'.
+        """Refuse clients without public samples, or with different inputs or classes.
 
         Raises
         ------
         FederationError
-            Names the clients.
+            If there are such clients. The message names them.
         """
         roster.check_sharing(self.name)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Have no consensus yet."""
+        """Return a state without a consensus."""
         return {
             "consensus": np.zeros((0, roster.classes), np.float32),
             "rows": np.zeros((0, 2), np.int64),
@@ -94,11 +92,11 @@ class AnswersStrategy(KnowledgeStrategy):
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect answers on all rows of the subset."""
+        """Expect predictions on all rows of the subset."""
         return public_answers(min(self.public_samples, len(self._index)), member.classes, self._answers)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average the answers, each client with the same weight."""
+        """Average the predictions, with the same weight for each client."""
         sent = np.stack([upload.arrays[self._answers] for upload in uploads])
         client_ids = [upload.client_id for upload in uploads]
         kept, average = self.left_out.kept(client_ids, [sent]), self.robust.among_kept
@@ -116,10 +114,10 @@ class AnswersStrategy(KnowledgeStrategy):
         }
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the consensus and the numbers, in the pool as it is now, of its rows and of those to answer next.
+        """Send the consensus, the numbers of its rows in the current pool, and the numbers of the requested rows.
 
-        A subset that no client has answered is requested again. Numbers change when a client joins, client ids and
-        positions do not; rows that are in the pool no longer are left out.
+        A subset without any predictions is requested again. When a client joins, numbers change, but client ids and
+        positions do not. Rows that are no longer in the pool are left out.
         """
         rows = server_state["rows"]
         held = self._index.held(rows)
@@ -130,12 +128,12 @@ class AnswersStrategy(KnowledgeStrategy):
         }
 
     def _asked(self, server_state: Arrays) -> NDArray[np.int64]:
-        """Draw the next subset: numbers in the pool, ascending."""
+        """Draw the next subset, as ascending numbers in the pool."""
         pool = len(self._index)
         draw = generator(self.config.seed, int(server_state["subsets"][0]) + 1, "public")
         return np.sort(draw.choice(pool, min(self.public_samples, pool), replace=False))
 
     @property
     def _index(self) -> PublicIndex:
-        """The pool as it is now."""
+        """The index of the current pool."""
         return PublicIndex.of(self.roster.public_samples)

@@ -1,4 +1,4 @@
-"""Base of the server sides whose clients exchange weights of several models, which go by the names of these."""
+"""Base class of server sides that exchange the weights of several models, by the names of the models."""
 
 from collections.abc import Mapping
 
@@ -16,15 +16,15 @@ from hetfl_flwr import (
 
 
 class ModelsStrategy(KnowledgeStrategy):
-    """A strategy that builds the models that clients say they have; who has none of these is left out.
+    """A strategy that builds the models that clients have registered, and leaves out clients with other models.
 
-    A client that says it has a model that cannot be built is sent nothing, and nothing is expected of it. An algorithm
-    calls `build` in `initial`.
+    If a client's model cannot be built, it receives nothing, and no upload is expected from it. An algorithm calls
+    `build` in `initial`.
 
     Attributes
     ----------
     models : dict of str to SplitModel
-        By name, with their initial weights: those of the beginning, and of clients that are here.
+        The models by name, with their initial weights: those of the first round, and those of current clients.
     """
 
     averages = True
@@ -33,12 +33,12 @@ class ModelsStrategy(KnowledgeStrategy):
         self.models: dict[str, SplitModel] = {}
 
     def build(self, roster: Roster) -> Mapping[str, SplitModel]:
-        """Build the models that clients have before round 1, and return them.
+        """Build the models of the clients before round 1, and return them.
 
         Raises
         ------
         FederationError, ModelError
-            As `hetfl_flwr.models_by_name`.
+            As in `hetfl_flwr.models_by_name`.
         """
         self.models = models_by_name(roster, self.config)
         self._first = set(self.models)
@@ -46,7 +46,7 @@ class ModelsStrategy(KnowledgeStrategy):
         return self.models
 
     def check(self, roster: Roster) -> None:
-        """Refuse different classes or inputs; build the models of late clients, and drop models without clients."""
+        """Refuse different classes or inputs; build the models of new clients, and drop models without clients."""
         _ = roster.shape, roster.classes
         if self.models:
             wanted = {*self._first, *(member.model for member in [*self.roster, *roster])}
@@ -55,15 +55,15 @@ class ModelsStrategy(KnowledgeStrategy):
                 self.models |= models_by_name(Roster(new), self.config)
 
     def joining(self, roster: Roster) -> list[Member]:
-        """Return the clients that take part in training; none before the first round."""
+        """Return the clients that take part in training; before the first round, none."""
         return [member for member in roster if self.models and member.node not in self._barred]
 
     def part(self, model: SplitModel) -> PayloadSpec:
-        """Declare what of a model travels: by default all weights."""
+        """Declare the part of a model that is exchanged: by default, all weights."""
         return weights(model)
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect weights like those of the client's model."""
+        """Expect the weights of the client's model."""
         model = self.models.get(member.model)
         return EMPTY if model is None else self.part(model)
 

@@ -1,4 +1,4 @@
-"""Base of the server sides to which clients send prototypes: what they check and expect."""
+"""Base class of server sides that receive prototypes, and their payloads."""
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -25,28 +25,28 @@ from hetfl_flwr import (
 )
 
 ClassMeans = tuple[NDArray[np.float32], NDArray[np.int64]]
-"""A client's prototypes (C, D), and how many samples are behind each, (C,); 0: it has none of that class."""
+"""A client's prototypes (C, D), and the number of samples of each, (C,); 0 for classes that it does not have."""
 
 
 def local_prototypes(
     classes: int, width: int, *, counted: bool, most: int | None = None, usual: float = 1.0
 ) -> PayloadSpec:
-    """Declare what goes up: prototypes of S classes, (S, D), which classes these are, (S,), and what is behind each.
+    """Declare the upload: prototypes of S classes, (S, D), the classes, (S,), and ``counts`` or ``present``, (S,).
 
-    ``counts`` (S,) says how many samples are behind each prototype. Where nothing is weighted by them it is ``present``
-    (S,), a mark of 1. Where uploads are clipped all C classes are sent, whatever a client has, and counts and marks are
-    1 or 0, with noise: so which classes a client has is as private as the prototypes are.
+    ``counts`` is the number of samples of each prototype. If prototypes are not weighted by it, ``present`` is sent
+    instead, a flag of 1. If uploads are clipped, all C classes are sent, whichever a client has, and counts and flags
+    are 1 or 0, with noise. Then the classes that a client has are as private as its prototypes.
 
     Parameters
     ----------
     classes, width : int
         C and D.
     counted : bool
-        Whether clients send how many samples they have.
+        Whether clients send the numbers of their samples.
     most : int, optional
-        How many samples an honest client may count in all. Noise may say one of each class.
+        The largest sum of counts of an honest client. With noise, it may be one for each class.
     usual : float
-        Size up to which prototypes are never far from the others': see `hetfl_flwr.wire.spec.ArraySpec`.
+        The size of prototypes up to which the guard accepts them; see `hetfl_flwr.wire.spec.ArraySpec`.
     """
     rows = Dim("S", classes)
     total = None if most is None else max(most, classes)
@@ -63,7 +63,7 @@ def local_prototypes(
 
 
 def global_prototypes(classes: int, width: int) -> PayloadSpec:
-    """Declare what goes down: a prototype of each class, (C, D), and for which classes there is one, (C,)."""
+    """Declare the download: a prototype of each class, (C, D), and for which classes there is one, (C,)."""
     return PayloadSpec((ArraySpec("prototypes", (classes, width), "float32"), ArraySpec("known", (classes,), "bool")))
 
 
@@ -73,11 +73,11 @@ def packed(means: NDArray[Any], counts: NDArray[Any], *, counted: bool, hidden: 
     Parameters
     ----------
     means, counts : array
-        Prototypes (C, D), and the samples behind them, (C,).
+        Prototypes (C, D), and their numbers of samples, (C,).
     counted : bool
         As in `local_prototypes`.
     hidden : bool
-        Whether all classes are sent, so that the upload's size does not tell which ones there are.
+        Whether all classes are sent, so that the size of the upload does not reveal which classes the client has.
 
     Examples
     --------
@@ -91,9 +91,9 @@ def packed(means: NDArray[Any], counts: NDArray[Any], *, counted: bool, hidden: 
 
 
 def by_class(upload: Arrays, classes: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return an upload's prototypes (C, D) and what is behind them, (C,); rows of 0 for classes that it lacks.
+    """Return an upload's prototypes (C, D) and its counts or flags (C,), with 0 for missing classes.
 
-    Of a class that it names twice, the last row counts.
+    If a class occurs twice, the last row counts.
 
     Examples
     --------
@@ -110,11 +110,11 @@ def by_class(upload: Arrays, classes: int) -> tuple[NDArray[np.float32], NDArray
 
 
 Predict = Literal["head", "prototype", "own-prototype"]
-"""What predicts when a client is measured."""
+"""What predicts when a client is evaluated."""
 
 
 def distances(points: Tensor, others: Tensor) -> Tensor:
-    """Return the distances (B, C) of points (B, D) from others (C, D), number by number: equal ones are 0 apart."""
+    """Return the distances (B, C) between points (B, D) and others (C, D); exactly 0 for equal points."""
     return torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -124,27 +124,27 @@ class PrototypeStrategy(KnowledgeStrategy):
     Parameters
     ----------
     counted : bool
-        Whether clients say how many samples are behind each prototype.
+        Whether clients send the number of samples of each prototype.
     predict : {"head", "prototype", "own-prototype"}
-        What predicts when a client is measured: prototypes are sent for that.
+        What predicts when a client is evaluated. Prototypes are sent for evaluation unless it is the head.
     """
 
     sends = "prototypes"
     averages = True
     width = 64
     usual_size = 1.0
-    """Size up to which no prototype is far from the others': `hetfl_flwr.wire.spec.ArraySpec.usual`."""
+    """The size of prototypes up to which the guard accepts them: `hetfl_flwr.wire.spec.ArraySpec.usual`."""
 
     def __init__(self, *, counted: bool = False, predict: Predict = "head") -> None:
         self._counted, self.predict = counted, predict
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients that differ in their classes or embedding widths, and prototypes that the server cannot keep.
+        """Refuse clients with different classes or embedding widths, and prototypes that are too large for the server.
 
         Raises
         ------
         FederationError
-            One line that names who differs, or how many prototypes there are.
+            If clients differ, or prototypes are too large. The message names the clients, or the size.
         """
         super().check(roster)
         roster.check_same_width(self.name, self.width)
@@ -158,11 +158,11 @@ class PrototypeStrategy(KnowledgeStrategy):
         )
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the same as for training where prototypes predict."""
+        """Send the same as for training if prototypes predict, else nothing."""
         return {} if self.predict == "head" else self.download_for(member, server_state, 0)
 
     def class_means(self, uploads: Sequence[Upload]) -> list[ClassMeans]:
-        """Return what each client has sent, by class."""
+        """Return the prototypes and counts that each client has sent, by class."""
         return [by_class(upload.arrays, self.roster.classes) for upload in uploads]
 
     def averaged(
@@ -173,15 +173,15 @@ class PrototypeStrategy(KnowledgeStrategy):
         Parameters
         ----------
         client_ids : sequence of int
-            Whose they are, K clients.
+            The ids of the K clients.
         uploads : iterable of tuple of array
-            What each has sent, as `class_means` returns it.
+            Their prototypes, as `class_means` returns them.
 
         Returns
         -------
         tuple of array
-            Means (C, D), weighted by the samples behind them if these are counted and no average is ``robust``, and for
-            which classes there is one, (C,). The others are 0.
+            The means (C, D), and for which classes there is one, (C,); other means are 0. The means are weighted by
+            numbers of samples if these are counted and ``robust`` is not set.
         """
         prototypes, counts = (np.stack(one) for one in zip(*uploads, strict=True))  # (K, C, D), (K, C)
         has = counts > 0
@@ -198,9 +198,10 @@ class PrototypeStrategy(KnowledgeStrategy):
         return means, known
 
     def pairs(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
-        """Return the prototypes of all clients, (N, D), and their classes, (N,), by client and class.
+        """Return the prototypes of all clients, (N, D), and their classes, (N,), for training on the server.
 
-        What a server is trained on. With ``robust``, each is the robust mean of its class.
+        They are ordered by client and class. With ``robust``, each prototype is replaced by the robust mean of its
+        class.
         """
         sent = self.class_means(uploads)
         client_ids = [upload.client_id for upload in uploads]

@@ -23,16 +23,16 @@ from hetfl_flwr import (
 )
 
 Mode = Literal["kd", "avg", "avgkd"]
-"""What a client does with the other heads: learn from them, begin with their mean, or both."""
+"""How a client uses the other heads: learn from them, start a round with their mean, or both."""
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
-    """Declare what goes up: a linear head, weight (C, D) and bias (C,)."""
+    """Declare the upload: a linear head, weight (C, D) and bias (C,)."""
     return PayloadSpec((learnt("weight", (classes, width), usual=0.0), learnt("bias", (classes,), usual=0.0)))
 
 
 def summed_heads(classes: int, width: int) -> PayloadSpec:
-    """Declare what goes down: the sum of linear heads, (C, D) and (C,), and how many they are, (); 0: none yet."""
+    """Declare the download: the sum of linear heads, (C, D) and (C,), and their number, (), 0 in the beginning."""
     return PayloadSpec(
         (
             ArraySpec("weight", (classes, width), "float32"),
@@ -45,16 +45,16 @@ def summed_heads(classes: int, width: int) -> PayloadSpec:
 class CHFL(KnowledgeStrategy):
     """Adds up the clients' heads; bodies, inputs and labels may be of any kind.
 
-    Eq. (4), Algorithm 1 line 7. Clients agree on the classes and on the embedding width D alone. With ``width = 0`` in
-    the run config that is 64, and a body of another width gets a projection to it.
+    Eq. (4), Algorithm 1 line 7. Clients must only have the same classes and embedding width D. With ``width = 0`` in
+    the run config D is 64, and a body of another width gets a projection to it.
 
-    Wire   down: the sum of the heads that came in the round before, weight (C, D) float32, bias (C,) float32, and how
-           many they are, heads () int32: 4 C (D + 1) + 4 bytes
-           up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
+    Wire   down: the sum of the heads of the last round, weight (C, D) float32, bias (C,) float32, and their number,
+           heads () int32: 4 C (D + 1) + 4 bytes
+           up:   the client's head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
     Needs  equal classes
-    State  the same as it sends down.
-    Robust the sum is as many times the robust mean of the heads as they are.
-    Departs from the paper: with ``fraction`` below 1 the sum is over the clients of the last round, not over all.
+    State  the same as the download.
+    Robust the sum is the robust mean of the heads times their number.
+    Departs from the paper: with ``fraction`` below 1, the sum is over the clients of the last round, not over all.
 
     Parameters
     ----------
@@ -70,14 +70,14 @@ class CHFL(KnowledgeStrategy):
         self.mode = mode
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients that differ in their classes or embedding widths."""
+        """Refuse clients with different classes or embedding widths."""
         super().check(roster)
         roster.check_same_width("chfl", self.width)
         first = next(iter(roster))
         check_size(f"chfl: the head of {first}", first.classes, first.width)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Know no head."""
+        """Return a state without heads."""
         return _total(self.robust, [], roster.classes, next(iter(roster)).width)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
@@ -95,12 +95,12 @@ class CHFL(KnowledgeStrategy):
 
 
 def _heads(uploads: Sequence[Upload]) -> list[NDArray[np.float32]]:
-    """Return the received heads, weight and bias in one matrix, (C, D + 1) each."""
+    """Return the received heads as matrices (C, D + 1) of weight and bias."""
     return [np.column_stack([upload.arrays["weight"], upload.arrays["bias"]]) for upload in uploads]
 
 
 def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
-    """Return the sum of heads, taken in float64, and their number."""
+    """Return the sum of the heads, computed in float64, and their number."""
     total = average.total(_heads(uploads), np.zeros((classes, width + 1))).astype(np.float32)
     return {
         "weight": total[:, :-1].copy(),

@@ -18,35 +18,36 @@ from strategies.base_answers import AnswersStrategy
 class DSFL(AnswersStrategy):
     """Averages the clients' softmax scores on a random subset of the public samples, and may sharpen the average.
 
-    Simple aggregation (SA): ``consensus = mean_k p_k(x)`` for each x of the subset, over those that have uploaded;
-    entropy reduction aggregation (ERA): ``softmax(mean_k p_k(x) / temperature)``. The public set is the union of the
-    clients' public samples, without labels; all hold it.
+    Simple aggregation (SA): ``consensus = mean_k p_k(x)`` for each x of the subset, over the clients that have uploaded
+    scores; entropy reduction aggregation (ERA): ``softmax(mean_k p_k(x) / temperature)``. The public set is the union
+    of the clients' public samples, without labels, and all clients have it.
 
     Wire   down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes
            up:   softmax (A, C) float32: 4 A C bytes
-           R and A are the rows digested and asked for: ``public-samples`` each, save that R = 0 in round 1.
+           R is the number of rows to digest, and A of rows requested: ``public-samples`` each, but R = 0 in round 1.
            Once, before round 1: each client's public samples without their labels, up and down to all others.
     Needs  equal classes, one shape of input
     State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples;
-           subsets (1,) int64, how many subsets have been answered.
+           subsets (1,) int64, the number of subsets with predictions so far.
     Robust the scores on all rows are one point: their geometric median (Pillutla et al., IEEE Transactions on Signal
-           Processing 2022) is a distribution, as a median of single scores is not; "trimmed" averages those nearest to
-           it. Public samples are taken as they come.
-    Departs from the paper: by default the mean is not sharpened: see ``aggregation``. The public set is made of the
-    clients' own rows. One message a round: the consensus of one round is digested at the beginning of the next one, so
-    that of the last round is not. The server has no model of its own.
+           Processing 2022) is a distribution, unlike a median of single scores; "trimmed" averages the points nearest
+           to it. Public samples themselves are not checked.
+    Departs from the paper: by default the mean is not sharpened: see ``aggregation``. The public set consists of the
+    clients' own rows. There is one message per round: the consensus of a round is digested at the beginning of the next
+    one, and that of the last round is not. The server has no model.
 
     Parameters
     ----------
     public_samples : int
-        Rows of a subset, 1 or more; all public samples where there are fewer.
+        Number of rows in a subset, 1 or more. If there are fewer public samples, all are used.
     aggregation : {"sa", "era"}
-        Whether the mean is sent as it is, or sharpened as in the paper's own method. Before models have learnt to tell
-        samples apart, the sharpened mean says one class or two of all samples; clients learn that, and it stays. So in
-        the leaderboard, after three mini-batches a round: 60 to 70 points below the plain mean.
+        Whether the plain mean is sent ("sa"), or a sharpened one as in the paper's method ("era"). Before models have
+        learnt to distinguish samples, the sharpened mean predicts one or two classes for all samples; clients learn
+        this, and it persists. In the leaderboard, with three mini-batches per round, it is 60 to 70 points below the
+        plain mean.
     temperature : float
-        Of "era", 0.001 or more: the lower, the sharper. The softmax is taken of scores, which lie between 0 and 1, so
-        that at 1 the consensus is near to uniform.
+        The temperature of "era", 0.001 or more; the lower, the sharper. The softmax is applied to scores between 0 and
+        1, so that at 1 the consensus is nearly uniform.
     """
 
     sharing = Sharing(labelled=False, to_clients=True)
@@ -62,7 +63,7 @@ class DSFL(AnswersStrategy):
         self.aggregation, self.temperature = aggregation, temperature
 
     def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sharpen the mean, or leave it as it is."""
+        """Return the mean, sharpened with "era"."""
         if self.aggregation == "sa":
             return mean
         sharpened: NDArray[np.float64] = softmax(mean / self.temperature, axis=1)

@@ -1,4 +1,4 @@
-"""Distillation from an ensemble: the logits of several models, and students that are trained towards their mean."""
+"""Distillation from an ensemble: the logits of several models, and students trained towards their mean."""
 
 from collections.abc import Iterable, Mapping
 from math import cos, inf, isfinite, pi
@@ -23,18 +23,18 @@ from hetfl_flwr import (
 
 
 class Schedule(NamedTuple):
-    """How long a student is trained, and in what steps.
+    """The schedule of a student's training.
 
     Parameters
     ----------
     steps : int
-        At most, 0 or more.
+        The maximum number of steps, 0 or more.
     batch_size : int
-        Samples of a step, 1 or more.
+        The batch size, 1 or more.
     rate : float
-        Adam's first rate, above 0; it falls to 0 over ``steps``, as a cosine.
+        Adam's initial learning rate, above 0. It follows a cosine to 0 over ``steps``.
     patience : int
-        Steps without a larger agreement after which no more are taken, 1 or more.
+        The number of steps without a larger agreement after which training stops, 1 or more.
     """
 
     steps: int
@@ -43,12 +43,12 @@ class Schedule(NamedTuple):
     patience: int
 
     def rate_of(self, step: int) -> float:
-        """Return the rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         return self.rate * (1 + cos(pi * step / self.steps)) / 2
 
 
 def logits_of_each(models: Iterable[nn.Module], samples: Samples, threads: int) -> list[NDArray[np.float32]]:
-    """Return several models' logits of samples, (N, C) each; ``threads`` is how many torch is to use."""
+    """Return the logits (N, C) of each of several models, computed with this number of threads."""
     with torch_threads(threads):
         return [outputs(model, samples).numpy() for model in models]
 
@@ -61,20 +61,20 @@ def distil_each(
     scope: tuple[int, int],
     threads: int,
 ) -> None:
-    """Train students, each by itself and in the same order of samples, towards logits.
+    """Train students towards logits, independently of each other and in the same order of samples.
 
     Parameters
     ----------
     students : mapping of str to Module
-        They are changed, as by `distil`.
+        The students. They are changed as in `distil`.
     samples, schedule
         As in `distil`.
     targets : array
-        (N, C), the logits, as an ensemble's mean.
+        The logits (N, C), such as the mean of an ensemble.
     scope : tuple of int
-        The run's seed and the round, by which everything is drawn.
+        The run's seed and the round, which seed all random numbers.
     threads : int
-        As many as torch is to use: the bits depend on it.
+        The number of PyTorch's threads, on which the lowest bits depend.
     """
     with seeded(*scope, "distillation"), torch_threads(threads):
         for student in students.values():
@@ -82,31 +82,31 @@ def distil_each(
 
 
 def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
-    """Train a student towards logits for as long as it comes to agree with them on more of some held-out samples.
+    """Train a student towards logits as long as its agreement with them on held-out samples rises.
 
-    A fifth of the samples, drawn by chance, is held out; of fewer than 5 all are trained on and measured. The agreement
-    is the share of the held-out samples for which student and logits say the same class: a divergence would go on
-    falling a little for as long as there are steps. The student ends as it was when it agreed with most; of several
-    such states, when the divergence was smallest. That may be as it began: so also where the logits or the student are
-    not finite.
+    A random fifth of the samples is held out; with fewer than 5 samples, all are used for training and for measuring.
+    The agreement is the share of the held-out samples for which student and logits predict the same class. A divergence
+    would keep falling slightly with every step. The student ends in the state with the largest agreement; if there are
+    several, in the one with the smallest divergence. This may be its initial state, for example if the logits or the
+    student are not finite.
 
     Parameters
     ----------
     student : Module
-        It is changed, and is in training mode afterwards.
+        The student. It is changed, and is in training mode afterwards.
     samples : Samples
-        N samples; their labels are not looked at.
+        N samples. Their labels are not used.
     targets : Tensor
-        (N, C), the logits.
+        The logits (N, C).
     schedule : Schedule
-        How long, and in what steps.
+        The schedule of the training.
     draw : numpy.random.Generator
-        Source of what is held out, and of the order of the rest.
+        The generator that draws the held-out samples and the order of the others.
 
     Returns
     -------
     int
-        Steps that were taken.
+        The number of steps taken.
     """
     order = torch.from_numpy(draw.permutation(len(samples)))
     held, rows = order[: len(order) // 5], order[len(order) // 5 :]
@@ -142,7 +142,7 @@ def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Sche
 
 
 def _nearness(student: nn.Module, samples: Samples, targets: Tensor, rows: Tensor) -> tuple[float, float]:
-    """Return how near a student, in evaluation mode, is to logits on some rows: its agreement, and -divergence."""
+    """Return a student's agreement with logits on some rows, and the negative divergence, in evaluation mode."""
     logits = outputs(student, samples, rows)
     divergence = float(kl_divergence(targets[rows].double(), logits.double()))
     if not isfinite(divergence):

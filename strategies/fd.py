@@ -25,10 +25,10 @@ from hetfl_flwr import (
 
 
 def class_averages(classes: int) -> PayloadSpec:
-    """Declare what goes up: the average scores of S classes, (S, C), which classes these are, (S,), and marks, (S,).
+    """Declare the upload: the average scores of S classes, (S, C), the classes, (S,), and flags, (S,).
 
-    A mark says whether there is any sample behind the average, and is 1: only where there is clipping are all classes
-    sent, whatever a client has, and a mark is 1 or 0, with noise.
+    A flag says whether the client has samples of the class, and is 1. If uploads are clipped, all classes are sent,
+    whichever the client has, and a flag is 1 or 0, with noise.
     """
     rows = Dim("S", classes)
     return PayloadSpec(
@@ -41,7 +41,7 @@ def class_averages(classes: int) -> PayloadSpec:
 
 
 def teacher_averages(classes: int) -> PayloadSpec:
-    """Declare what goes down: the teacher's scores of each class, (C, C), and whether there are any, (C,)."""
+    """Declare the download: the teacher's scores of each class, (C, C), and for which classes there are any, (C,)."""
     return PayloadSpec((ArraySpec("averages", (classes, classes), "float32"), ArraySpec("known", (classes,), "bool")))
 
 
@@ -49,25 +49,25 @@ class FD(KnowledgeStrategy):
     """Sends each client the other clients' average softmax scores of each class.
 
     Algorithm 1, "global ensembling phase": the teacher of client i is ``(sum_j F_j,y - F_i,y) / (K_y - 1)`` for each
-    class y, where F_j,y is what client j has sent of y, and K_y clients have sent some.
+    class y, where F_j,y are the scores of y from client j, and K_y is the number of clients that have sent scores of y.
 
     Wire   down: averages (C, C) float32, known (C,) bool: 4 C^2 + C bytes
            up:   classes (S,) int32, averages (S, C) float32, present (S,) int8: 4 S C + 5 S bytes
-           S is the number of classes among the samples of the round. With
-           ``clipping-norm`` it is C, and which classes a client has is as private as the averages are.
+           S is the number of classes among the samples of the round. With ``clipping-norm`` it is C, and the classes
+           that a client has are as private as the averages.
     Needs  equal classes
-    State  averages.K (C, C) float32 and known.K (C,) bool of each client K: what it has sent last of each class.
+    State  averages.K (C, C) float32 and known.K (C,) bool for each client K: its last scores of each class.
     Robust the scores of a class over the clients that have it, scaled to a sum of 1 again. It takes three clients to
            outvote one.
-    Departs from the paper: K_y counts the clients that have sent class y (in the paper all have all classes). A client
-    that takes no part in a round, or sees no sample of a class in it, counts with what it sent before. ``mode =
-    "async"`` is not in it. HtFLlib averages logits, and the client's own among them.
+    Departs from the paper: K_y counts the clients that have sent class y (in the paper, all clients have all classes).
+    If a client does not take part in a round, or sees no samples of a class in it, its earlier scores count. The paper
+    has no ``mode = "async"``. HtFLlib averages logits, and includes the client's own.
 
     Parameters
     ----------
     mode : {"sync", "async"}
-        "sync": the server waits for all clients of a round. "async": it answers one client at a time, as it comes, with
-        what the others have sent by then. A round is then as many uploads as there are clients.
+        "sync": the server waits for all clients of a round. "async": it answers one client at a time, as uploads
+        arrive, with what the others have sent so far. A round is then as many uploads as there are clients.
     """
 
     sends = "logits"
@@ -77,12 +77,12 @@ class FD(KnowledgeStrategy):
         self.asynchronous = mode == "async"
 
     def check(self, roster: Roster) -> None:
-        """Refuse different numbers of classes, or one whose C x C scores the server cannot keep."""
+        """Refuse different numbers of classes, and C x C scores that are too large for the server."""
         classes = roster.classes
         check_size(f"fd: scores of {classes} classes", classes, classes)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Know nothing of any client."""
+        """Return an empty state."""
         return {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -90,7 +90,7 @@ class FD(KnowledgeStrategy):
         return class_averages(member.classes)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Put each upload in the place of its client's last one, class by class."""
+        """Replace each client's last upload, class by class."""
         newest = dict(server_state)
         for upload in uploads:
             key, has = f"{upload.client_id:06d}", upload.arrays["present"] > 0
@@ -102,7 +102,7 @@ class FD(KnowledgeStrategy):
         return dict(sorted(newest.items()))
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Average what the others have sent of each class. A class that none of them has is marked as not known."""
+        """Send the average of the others' scores of each class; mark a class that none of them has as unknown."""
         own = f"{member.client_id:06d}"
         names = (name.partition(".") for name in server_state)
         keys = [key for kind, _, key in names if kind == "known" and key != own]

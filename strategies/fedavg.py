@@ -13,15 +13,15 @@ from hetfl_flwr import WeightStrategy
 class FedAvg(WeightStrategy):
     """Averages the clients' weights by their numbers of training samples. One model for all.
 
-    Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic.
-           When the clients are evaluated they are sent the global model once more, which is counted as evaluation.
+    Wire   the floating-point entries of the model's state dict, both ways: 4 bytes per parameter and running statistic.
+           The global model is sent once more for evaluation, and counted as evaluation.
     Needs  one model
     State  the global model.
 
     Parameters
     ----------
     exchange_every : int
-        As in `clients.base_weights.GlobalModelClient`: what a client may say that it has trained on is held against it.
+        As in `clients.base_weights.GlobalModelClient`. It limits the number of samples that a client may report.
     """
 
     def __init__(self, *, exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:

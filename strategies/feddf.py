@@ -1,4 +1,4 @@
-"""FedDF, server side: the mean of each architecture's weights, then distillation from all clients' models together.
+"""FedDF, server side: the mean of each architecture's weights, then distillation from the ensemble of all models.
 
 Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
 """
@@ -34,42 +34,44 @@ from strategies.ensembles import Schedule, distil_each, logits_of_each
 Logits = NDArray[np.float32]
 
 BATCH = 128
-"""Public samples of a step on the server."""
+"""Batch size of a step on the server."""
 
 
 class FedDF(ModelsStrategy):
-    """Averages the weights of each architecture's clients, and distils into each mean what all clients know together.
+    """Averages the weights of each architecture's clients, and distils the ensemble of all models into each mean.
 
-    Algorithms 1 and 3: of the clients of one architecture, a group, the mean of their weights by their numbers of
-    training samples, as in FedAvg. From there, on the server, a student of each group is trained towards the mean
-    logits of *all* uploaded models f_k, of whatever group, on public samples x without labels: steps of Adam descend
-    ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights. One upload
-    alone is no ensemble: no step. A group without uploads is unchanged. Logits that are far larger than
-    those of the other models, by ``outlier-factor``, are left out of the mean, with a line that names the client.
+    Algorithms 1 and 3: the clients of one architecture are a group. Their weights are averaged by their numbers of
+    training samples, as in FedAvg. On the server, a student of each group then starts from this mean, and is trained
+    towards the mean logits of *all* uploaded models f_k, of all groups, on public samples x without labels. Steps of
+    Adam minimise ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client starts from that client's
+    weights. With a single upload there is no ensemble and no step. A group without uploads does not change. Logits that
+    are far larger than those of the other models, by ``outlier-factor``, are left out of the mean, and the log names
+    the client.
 
-    Wire   both ways the floating-point entries of the state dict of the client's own model: 4 bytes a parameter and
-           running statistic. When clients are evaluated they are sent it once more, which is counted as evaluation.
+    Wire   both ways the floating-point entries of the state dict of the client's model: 4 bytes per parameter and
+           running statistic. They are sent once more for evaluation, and counted as evaluation.
            Once, before round 1, up: public samples, without labels.
     Needs  one shape of input, equal classes; models of the zoo or of the run config's list
     State  MODEL/NAME, the weights of each group, by the name of its model.
-    Robust the weights of a group, and the logits over all models. "multikrum" leaves out the models whose logits are
-           farthest from the others', of all groups; a group that is left out whole goes on from where it was.
-    Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
-    labelled samples of the server's, measured every 100 steps, has not risen for 1,000 of at most 10,000. Here the
-    clients' own public samples serve and have no labels: what must rise is the agreement with the ensemble on a
-    fifth of them that is held out, and all numbers of steps are a twentieth. The mean is among the students of which
-    the best is kept; in the authors' published code it is not, by default. The server scales inputs as a client would
-    that had the public samples alone.
+    Robust the weights of a group, and the logits of all models. "multikrum" leaves out the models with logits farthest
+           from the others', of all groups; a group without remaining models does not change before distillation.
+    Departs from the paper: its public samples come from another data set, and distillation stops when the accuracy on
+    labelled samples of the server, measured every 100 steps, has not risen for 1,000 of at most 10,000 steps. Here the
+    clients' own public samples are used, without labels. The criterion is the agreement with the ensemble on a held-out
+    fifth of them, and all numbers of steps are a twentieth. The best student is kept, and the mean is one of the
+    candidates; in the authors' published code it is not, by default. The server scales inputs like a client that has
+    only the public samples.
 
     Parameters
     ----------
     server_steps : int
-        Steps of a round for each group, at most, 0 or more. 0: FedAvg in each group, to the bit.
+        The maximum number of steps for each group in a round, 0 or more. With 0, it is FedAvg in each group, bit for
+        bit.
     server_learning_rate : float
-        The first rate of Adam, above 0; it falls to 0 over ``server_steps``, as a cosine.
+        The initial learning rate of Adam, above 0. It follows a cosine to 0 over ``server_steps``.
     patience : int
-        Steps without a larger agreement, measured each tenth of so many, after which a group is done, 1 or more: most
-        groups take few more steps than these.
+        The number of steps without a larger agreement after which training of a group stops, 1 or more. Agreement is
+        measured ten times in so many steps. Most groups take only a few more steps than this.
     """
 
     sharing = Sharing(labelled=False, to_clients=False)
@@ -86,7 +88,7 @@ class FedDF(ModelsStrategy):
         self.schedule = Schedule(server_steps, BATCH, server_learning_rate, patience)
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public samples, and of other inputs or classes."""
+        """Refuse clients without public samples, or with different inputs or classes."""
         roster.check_sharing("feddf", labelled=False)
         super().check(roster)
 
@@ -99,12 +101,12 @@ class FedDF(ModelsStrategy):
         return _named({name: model_arrays(model) for name, model in self.build(roster).items()})
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the weights of the client's group; of a new one its initial ones; to a client left out nothing."""
+        """Send the weights of the client's group, or the initial weights of a new group; send nothing if left out."""
         model, known = self.models.get(member.model), under(f"{member.model}/", server_state)
         return known or ({} if model is None else model_arrays(model))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average each group, and distil all models into each mean."""
+        """Average the weights of each group, and distil the ensemble of all models into each mean."""
         model_of, groups = {member.client_id: member.model for member in self.roster}, dict[str, list[Upload]]()
         for upload in (one for one in uploads if one.arrays):
             groups.setdefault(model_of[upload.client_id], []).append(upload)
@@ -125,7 +127,7 @@ class FedDF(ModelsStrategy):
         return {**server_state, **_named(means)}
 
     def _kept(self, logits: Mapping[int, Logits], round: int) -> dict[int, Logits]:
-        """Return the logits (R, C) of the clients that count, by client: "multikrum" judges models by what they say."""
+        """Return the logits (R, C) by client; with "multikrum", only those of the models that it keeps."""
         if self.robust.form != "multikrum" or not logits:
             return dict(logits)
         with np.errstate(invalid="ignore"):
@@ -134,21 +136,21 @@ class FedDF(ModelsStrategy):
         return {one: logits[one] for one, its in zip(logits, kept, strict=True) if its}
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:
-        """Average the weights of a group; empty if no upload has any weight."""
+        """Average the weights of a group; return an empty mapping without uploads."""
         if not group:
             return {}
         return self.robust.among_kept.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
 
     def _near(self, logits: Mapping[int, Logits]) -> list[Logits]:
-        """Return the logits that are not far larger than the other teachers'.
+        """Return the logits that are not far larger than those of the other teachers.
 
-        Who is alone with its model has arrays that no others are compared with; what these come to is compared here.
+        The arrays of a client with a unique model cannot be compared with others, so its logits are compared here.
         """
         sizes = {one: measure_learnt("logits", array) for one, array in logits.items()}
         far = Guard(self.config.outlier_factor).reject_outliers(sizes)
         for member in self.roster:
             if member.client_id in far:
-                log(WARNING, "feddf: %s: %s on public samples: it teaches no model", member, far[member.client_id])
+                log(WARNING, "feddf: %s: %s on public samples: left out of the ensemble", member, far[member.client_id])
         return [array for client_id, array in logits.items() if client_id not in far]
 
 

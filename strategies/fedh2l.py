@@ -1,4 +1,4 @@
-"""FedH2L, server side: hands each client the teaching signals of its peers, and computes nothing.
+"""FedH2L, server side: relay the teaching signals of each client to its peers.
 
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -31,9 +31,9 @@ from hetfl_flwr import (
 
 
 def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
-    """Declare what goes up: posteriors on some of a client's public samples, (B, C), and the accuracy on them, ().
+    """Declare the upload: posteriors on some of a client's public samples, (B, C), and the accuracy on them, ().
 
-    The rows' numbers among the client's public ones, (B,), come first.
+    The numbers of these rows among the client's public samples, (B,), come first.
     """
     return PayloadSpec(
         (
@@ -45,10 +45,10 @@ def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
 
 
 def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
-    """Declare what goes down: the signals of T teachers, one after the other.
+    """Declare the download: the signals of T teachers, one after the other.
 
-    Who they are, the accuracy and the number of rows of each, (T,); the rows' numbers among each teacher's public
-    rows, (M,), and the posteriors on them, (M, C). M is the sum of the T numbers of rows.
+    These are the id, the accuracy and the number of rows of each teacher, (T,); the numbers of the rows among the
+    teacher's public samples, (M,); and the posteriors on them, (M, C). M is the sum of the T numbers of rows.
     """
     teachers, received = Dim("T", peers), Dim("M", peers * rows)
     return PayloadSpec(
@@ -65,34 +65,34 @@ def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
 class FedH2L(KnowledgeStrategy):
     """Relays each client's posteriors on some of its public samples, and their accuracy, to its peers.
 
-    Algorithm 1, "Broadcast": the paper's decentralised exchange, over a star. The server computes nothing; it hands on
-    in one round what it was sent in the round before.
+    Algorithm 1, "Broadcast": the paper's decentralised exchange, through a server. The server computes nothing. In each
+    round, it relays what it received in the round before.
 
     Wire   down: teachers (T,) int32, accuracies (T,) float32, sizes (T,) int32, indices (M,) int32,
                  posteriors (M, C) float32: 12 T + 4 M (C + 1) bytes, where M is the sum of the teachers' B
                  (4,260 with 3 peers at B = 32, C = 10); nothing in round 1
            up:   indices (B,) int32, posteriors (B, C) float32, accuracy () float32: 4 B (C + 1) + 4 bytes
                  (1,412 at B = 32, C = 10)
-           B is ``batch-size``, or the client's number of public samples where it has fewer.
+           B is ``batch-size``, or the client's number of public samples if it has fewer.
            Once, before round 1: each client's public samples, with their labels if ``public_labels``, up, and down to
            all others.
     Needs  equal classes, one shape of input
-    State  of each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
+    State  for each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
            accuracy.K () float32.
-    Departs from the paper: one message a round, so the signals of a round come with the next one (see the client
-    half). A client learns from those peers that took part in the last round; where there is none, it goes on locally
-    and a warning says so.
+    Departs from the paper: there is one message per round, so that the signals of a round are sent in the next one (see
+    the client side). A client learns from the peers that took part in the last round. Without any, it trains locally,
+    and a warning is logged.
 
     Parameters
     ----------
     teachers : int
-        How many peers teach a client in a round, drawn again for each client and round (the paper's asynchronous
-        variant, Table 7), 0 or more. 0, or at least as many as there are: all.
+        The number of peers that teach a client in a round, 0 or more, drawn again for each client and round (the
+        paper's asynchronous variant, Table 7). 0, or at least the number of peers: all.
     public_labels : bool
-        Whether public samples travel with their labels. False: clients learn from the posteriors alone ("unlabelled").
+        Whether public samples are shared with their labels. If False, clients learn from the posteriors only
+        ("unlabelled").
     exchange_every : int
-        As in `clients.fedh2l.FedH2LClient`: what a client may say that it has trained on is
-        held against it.
+        As in `clients.fedh2l.FedH2LClient`. It limits the number of samples that a client may report.
     """
 
     sends = "public samples"
@@ -110,26 +110,26 @@ class FedH2L(KnowledgeStrategy):
         self.sharing = Sharing(labelled=public_labels, to_clients=True)
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public samples, or with inputs or classes different from the others'.
+        """Refuse clients without public samples, or with different inputs or classes.
 
         Raises
         ------
         FederationError
-            Names the clients.
+            If there are such clients. The message names them.
         """
         roster.check_sharing("fedh2l")
 
     def initial(self, roster: Roster) -> Arrays:
-        """Have no signals yet."""
+        """Return a state without signals."""
         return {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect posteriors on a batch of the client's public samples, which these are, and the accuracy on them."""
+        """Expect posteriors on a batch of the client's public samples, their numbers, and the accuracy on them."""
         public = self.roster.shared_rows(member)
         return teaching_signal(min(self.config.batch_size, public), public, member.classes)
 
     def sample_limits(self, member: Member) -> SampleLimits:
-        """Return the client's training samples, and these and all others' public samples in a round's local steps."""
+        """Return the number of training samples, and the largest number of samples seen in a round's local steps."""
         config = self.config.model_copy(update={"local_batches": self.exchange_every})
         return SampleLimits(member.train, max_drawn(config, member.train + self.roster.public_rows_of_others(member)))
 
@@ -138,10 +138,10 @@ class FedH2L(KnowledgeStrategy):
         return {f"{name}.{upload.client_id:06d}": array for upload in uploads for name, array in upload.arrays.items()}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Hand on the signals of a client's peers."""
+        """Relay the signals of a client's peers."""
         teachers = self._teachers(member, server_state, round)
         if round > 1 and not teachers:
-            log(WARNING, "%s, round %d: no peer has sent a signal in the last round, so it learns alone", member, round)
+            log(WARNING, "%s, round %d: no peer sent a signal in the last round, so it trains alone", member, round)
         indices, posteriors, accuracies = (
             [server_state[f"{name}.{teacher:06d}"] for teacher in teachers]
             for name in ("indices", "posteriors", "accuracy")

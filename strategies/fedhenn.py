@@ -2,7 +2,7 @@
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 
-Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again for each round.
+Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again in each round.
 """
 
 from collections.abc import Sequence
@@ -36,56 +36,56 @@ RadSize = Annotated[int, Field(ge=MIN_ALIGNED)]
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
-    """Declare a part of what goes down: a factor F (R, r) of a kernel F F^T over R samples."""
+    """Declare a part of the download: a factor F (R, r) of a kernel F F^T over R samples."""
     return PayloadSpec((ArraySpec("factor", (rows, rank), "float32"),))
 
 
 def representations(rows: int | Dim, width: int) -> PayloadSpec:
-    """Declare what goes up: what a body makes of R samples, (R, D), not all zero."""
+    """Declare the upload: the representations of R samples, (R, D), not all zero."""
     return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
 
 
 def draw(index: PublicIndex, size: int, seed: int, number: int) -> NDArray[np.int64]:
-    """Draw an alignment set: the places (R, 2) of its rows."""
+    """Draw an alignment set, and return the places (R, 2) of its rows."""
     total = check_enough(len(index))
     return index.places(generator(seed, number, "rad").choice(total, min(size, total), replace=False))
 
 
 def check_enough(rows: int) -> int:
-    """Return a number of public samples; too few to align on are a FederationError."""
+    """Return the number of public samples; raise FederationError if they are too few for alignment."""
     if rows < MIN_ALIGNED:
         raise FederationError(
-            f"fedhenn aligns on {MIN_ALIGNED} public samples or more, but all clients together have {rows}: "
+            f"fedhenn needs {MIN_ALIGNED} public samples or more for alignment, but all clients together have {rows}: "
             "raise public-fraction"
         )
     return rows
 
 
 class FedHeNN(KnowledgeStrategy):
-    """Averages the kernels of what heterogeneous models make of the same unlabelled samples.
+    """Averages the kernels of heterogeneous models' representations of the same unlabelled samples.
 
-    Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of that round's
-    alignment set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
-    offset nor scale. r is at most R - 1 and at most the sum of the widths D.
+    Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round and their representations of its alignment
+    set. It is sent as a factor F (R, r): ``F F^T`` is the centred K_mean up to scale, and CKA is invariant to offset
+    and scale. r is at most R - 1, and at most the sum of the widths D.
     With ``mode = "homogeneous"`` the server side is `FedHeNNHomogeneous`.
 
-    Wire   down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in round 1 the 4 R of
-           asked alone
+    Wire   down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes; in round 1 only asked,
+           4 R bytes
            up: representations (R, D) float32: 4 R D bytes
-           Before round 1 each client sends its public samples, and is sent those of all others.
-    State  set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client, row), factor
+           Before round 1 each client sends its public samples, and receives those of all others.
+    State  set (), the number of the factor's alignment set; aligned (R, 2) int32, its rows (client, row); factor
            (R, r) float32.
     Robust kernels, centred and scaled to a Frobenius norm of 1, as points: their geometric median (Pillutla et al.,
-           IEEE TSP 2022) is a kernel again, which a coordinate-wise median need not be. Holds all kernels at once: 8 K
-           R^2 bytes.
-    Departs from the paper: clients upload representations, not weights for the server to run. The server's work is the
-    eigenvectors of one matrix a round, of size min(R, sum of D). Kernels are linear; the paper reports similar
-    accuracy with RBF kernels.
+           IEEE TSP 2022) is a kernel again; a coordinate-wise median may not be one. All kernels are in memory at once:
+           8 K R^2 bytes.
+    Departs from the paper: clients upload representations, instead of weights that the server runs. In each round, the
+    server computes the eigenvectors of one matrix of size min(R, sum of D). Kernels are linear; the paper reports
+    similar accuracy with RBF kernels.
 
     Parameters
     ----------
     rad_size : int
-        R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
+        R, 4 or more (5000 in the paper). If there are fewer public samples, all are used.
     """
 
     sends = "representations"
@@ -103,13 +103,13 @@ class FedHeNN(KnowledgeStrategy):
             check_size(f"fedhenn: the representations of {member}", min(self.rad_size, rows), member.width)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Know no kernel."""
+        """Return a state without a kernel."""
         return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)))
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the set to align on, with the factor over it, and the set to represent after training.
+        """Send the alignment set with its factor, and the set to represent after training.
 
-        Rows that are in the pool no longer are left out of both; too few are none.
+        Rows that are no longer in the pool are left out of both. If too few remain for alignment, all are left out.
         """
         places, index = server_state["aligned"], PublicIndex.of(self.roster.public_samples)
         held = index.held(places)
@@ -121,11 +121,11 @@ class FedHeNN(KnowledgeStrategy):
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect representations of the set asked for."""
+        """Expect representations of the requested set."""
         return representations(min(self.rad_size, len(PublicIndex.of(self.roster.public_samples))), member.width)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average the kernels over the set that was asked for, as a factor."""
+        """Average the kernels over the requested set, as a factor."""
         client_ids = [upload.client_id for upload in uploads]
         factor = mean_kernel_factor(
             [upload.arrays["representations"] for upload in uploads],
@@ -140,13 +140,13 @@ class FedHeNN(KnowledgeStrategy):
 
 
 class FedHeNNHomogeneous(WeightStrategy):
-    """Averages the weights of like models, and draws the samples whose kernels clients hold to the global model's.
+    """Averages the weights of equal models, and draws the samples on which clients align with the global model.
 
     Eq. (4): the mean of the clients' weights by their numbers of training samples, as in FedAvg.
 
-    Wire   down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R
+    Wire   down: the weights, aligned (R,) int32: 4 bytes per parameter and running statistic, and 4 R
            up: the weights
-           Before round 1 each client sends its public samples, and is sent those of all others.
+           Before round 1 each client sends its public samples, and receives those of all others.
     Needs  one model
     State  the global model.
 
@@ -169,7 +169,7 @@ class FedHeNNHomogeneous(WeightStrategy):
         check_enough(sum(member.public for member in roster))
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the weights and the set to align on."""
+        """Send the weights and the alignment set."""
         index = PublicIndex.of(self.roster.public_samples)
         places = draw(index, self.rad_size, self.config.seed, round)
         return {**server_state, "aligned": index.numbers(places).astype(np.int32)}
@@ -180,7 +180,7 @@ MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
 
 
 def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix) -> Arrays:
-    """Return what the server knows. The factor's largest entry is 1: float32 holds it, whatever clients have sent."""
+    """Return the server state, with the factor scaled to a largest entry of 1, so that it does not overflow float32."""
     largest = np.abs(factor).max(initial=0.0)
     scaled = factor / largest if largest > 0 else factor
     return {

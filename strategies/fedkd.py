@@ -34,44 +34,46 @@ from hetfl_flwr import (
 Energy = Annotated[float, Field(gt=0, le=1)]
 
 DOWN = "global."
-"""What the names of the server's arrays begin with on their way down: they are no start of the clients' own."""
+"""Prefix of the server's arrays in a download, so that their names differ from those in an upload."""
 
 
 def global_mentee(mentee: PayloadSpec) -> PayloadSpec:
-    """Declare what goes down: the mentee after ``round`` (), or where ``before`` () is not -1 its change since then."""
+    """Declare the download: the mentee after ``round`` (), or its change since ``before`` () if that is not -1."""
     rounds = (ArraySpec("round", (), "int64", minimum=0), ArraySpec("before", (), "int64", minimum=-1))
     return PayloadSpec(rounds) + factored(mentee, DOWN)
 
 
 class FedKD(KnowledgeStrategy):
-    """Averages what clients' mentees have learnt, small models that all clients train together with their mentors.
+    """Averages the updates of mentees, small models that all clients train together with their mentors.
 
-    Section "Methods", dynamic gradient approximation: of each matrix of an update (m, n) the K leading singular values
-    travel, as few as hold a share T of the sum of all squares; the server multiplies, takes the mean, each client
-    alike, and compresses that for the way down. Server and clients add the same to the same mentee.
+    Section "Methods", dynamic gradient approximation: for each matrix (m, n) of an update, the fewest leading singular
+    values that retain a share T of the sum of all squares are sent, K in number. The server multiplies the factors,
+    takes the mean with equal weights, and compresses it for the download. Server and clients add the same update to the
+    same mentee.
 
-    Wire   down: the mean update: of each matrix left (m, K) and right (K, n) float32, or all of it where K (m + n) is
-                 not less than m n; vectors whole: the sum of 4 min(K (m + n), m n) and 4 m bytes, and 16.
-                 In round 1, and to a client whose upload of the last is missing or weighs nothing, the mentee whole
+    Wire   down: the mean update: for each matrix left (m, K) and right (K, n) float32, or the whole matrix if K (m + n)
+                 is not less than m n; whole vectors: the sum of 4 min(K (m + n), m n) and 4 m bytes, and 16.
+                 In round 1, and for a client without a counted upload in the last round: the whole mentee
            up:   the client's update in the same form, without the 16
            Matrices of zeros take no bytes.
-           When clients are evaluated they are sent the whole mentee once more, which is counted as evaluation.
+           The whole mentee is sent once more for evaluation, and counted as evaluation.
     Needs  one shape of input, equal classes
-    State  mentee.NAME; sent.NAME, what is sent down; round () int64, after which that is; before () int64, the round
-           that it is a change since; held (H,) int64, the clients that hold the mentee of then.
+    State  mentee.NAME; sent.NAME, the last download; round () int64, the round of that download; before () int64, the
+           round since which it is a change; held (H,) int64, the clients that have the mentee of that round.
     Robust the updates, after multiplying.
-    Departs from the paper: it sends K singular values, too, K (m + n) + K^2 numbers; here ``left`` has them. It has no
-    convolutions; here these are matrices (out, in x height x width). Its code keeps a value fewer where the squares
-    reach T, and T is one round's step farther on there. HtFLlib compresses weights in place of updates, and each kernel
-    (height, width) by itself.
+    Departs from the paper: it also sends K singular values, in total K (m + n) + K^2 numbers; here ``left`` includes
+    them. It has no convolutions; here they are matrices (out, in x height x width). Its code keeps one value less where
+    the squares reach T, and T is one round ahead there. HtFLlib compresses weights instead of updates, and each kernel
+    (height, width) separately.
 
     Parameters
     ----------
     mentee : str
-        One model, as in ``models``, for all clients' data. "auto": what ``models = "auto"`` gives clients of one model.
-        Its embedding width is its own, and its first weights are random.
+        One model, as in ``models``, for all clients' data. "auto" is the first model of ``models = "auto"``. It has its
+        own embedding width, and its initial weights are random.
     energy_start, energy_end : float
-        T in the run's first round and in its last, linear between, in (0, 1]. 1: nothing is compressed, to the bit.
+        T in the run's first and last round, linear in between, in (0, 1]. With 1, nothing is compressed, and updates
+        are exact.
     """
 
     sends = "small models"
@@ -81,7 +83,7 @@ class FedKD(KnowledgeStrategy):
         self.mentee, self.energy = mentee, (energy_start, energy_end)
 
     def check(self, roster: Roster) -> None:
-        """Refuse inputs of different shapes and different classes, which one mentee does not fit."""
+        """Refuse different shapes of input or classes, because one mentee must fit all clients."""
         _ = roster.shape, roster.classes
 
     def initial(self, roster: Roster) -> Arrays:
@@ -96,7 +98,7 @@ class FedKD(KnowledgeStrategy):
         return factored(self._weights, changes=True)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the last update to a client whose upload has come in the last round, and to all others the mentee."""
+        """Send the last update to clients whose upload arrived in the last round, and the whole mentee to others."""
         last = {"round": server_state["round"], "before": server_state["before"]}
         if server_state["round"] == round - 1 and member.client_id in server_state["held"]:
             return last | under("sent.", server_state)
@@ -107,7 +109,7 @@ class FedKD(KnowledgeStrategy):
         return under("mentee.", server_state)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Multiply the factors, take the mean, compress it, and add it to the mentee as the clients will."""
+        """Multiply the factors, take the mean, compress it, and add it to the mentee, as the clients do."""
         sent = [multiplied(upload.arrays, self._weights) for upload in uploads]
         updates = {name: np.stack([arrays[name] for arrays in sent]) for name in self._weights.names}
         client_ids = [upload.client_id for upload in uploads]

@@ -12,10 +12,10 @@ from hetfl_flwr import AUTO, Arrays, Member, ModelName, Roster, WeightStrategy, 
 class FedMRL(WeightStrategy):
     """Averages the small model that all clients train together with their own; representations stay on the clients.
 
-    ``theta <- sum_k n_k / n * theta_k`` over the clients k of a round, theta the small model with its head, n_k the
-    number of training samples.
+    ``theta <- sum_k n_k / n * theta_k`` over the clients k of a round; theta is the small model with its head, and n_k
+    the number of training samples.
 
-    Wire   both ways the floating-point entries of the small model's state dict: 4 bytes a parameter and running
+    Wire   both ways the floating-point entries of the small model's state dict: 4 bytes per parameter and running
            statistic
     Needs  one shape of input, equal classes
     State  the small model's entries.
@@ -25,9 +25,8 @@ class FedMRL(WeightStrategy):
     Parameters
     ----------
     small : str
-        The small homogeneous model, as in ``models``; its embedding width is d1. "auto": the first of what
-        ``models = "auto"`` stands for. ``NAME@0.5`` has half of that model's channels, which
-        most often halves d1.
+        The small homogeneous model, as in ``models``; its embedding width is d1. "auto" is the first model of
+        ``models = "auto"``. ``NAME@0.5`` has half of a model's channels, which usually halves d1.
     """
 
     sends = "small models"
@@ -38,19 +37,19 @@ class FedMRL(WeightStrategy):
         self.small = small
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients that differ in the shape of an input or in classes: the small model is of both.
+        """Refuse different shapes of input or classes, because the small model must fit all clients.
 
         Raises
         ------
         FederationError
-            As `Roster.shape` and `Roster.classes`.
+            As in `Roster.shape` and `Roster.classes`.
         """
         _ = roster.shape, roster.classes
 
     def first_shared(self) -> nn.Module:
-        """Return the small model with the weights that it has before round 1."""
+        """Return the small model with its initial weights."""
         return small_global_model(self.small, self.roster, self.config)
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send nothing: a client is measured with the small model that it has trained."""
+        """Send nothing: a client is evaluated with the small model that it has trained."""
         return {}

@@ -17,31 +17,31 @@ class FedProto(PrototypeStrategy):
     """Averages the clients' prototypes, class by class.
 
     Eq. (6), Algorithm 1. A prototype is the mean embedding of a class, of width D. With ``width = 0`` in the run config
-    that is 64, and a body of another width gets a projection to it.
+    D is 64, and a body of another width gets a projection to it.
 
     Wire   down: prototypes (C, D) float32, known (C,) bool: 4 C D + C bytes
            up:   classes (S,) int32, prototypes (S, D) float32, counts (S,) int64: 4 S D + 12 S bytes; with
-           ``weighting = "uniform"``, present (S,) int8 in place of counts: 4 S D + 5 S bytes
-           S is the number of classes that the client has; with ``clipping-norm`` it is C, and which classes it has is
-           as private as the prototypes are
-           to measure, unless ``predict = "head"``: down the same
+           ``weighting = "uniform"``, present (S,) int8 instead of counts: 4 S D + 5 S bytes
+           S is the number of classes that the client has; with ``clipping-norm`` it is C, and the classes that a client
+           has are as private as the prototypes
+           for evaluation, unless ``predict = "head"``: down the same
     Needs  equal classes
     State  "sync": prototypes (C, D) float32, known (C,) bool. "async": prototypes.K (C, D) float32, counts.K (C,) int64
-           of each client K.
-    Robust the prototypes of a class, each client alike. It takes three clients to outvote one.
+           for each client K.
+    Robust the prototypes of a class, with equal weights. It takes three clients to outvote one.
     Departs from the paper: weights sum to 1, where Eq. (6) as printed divides once more by the number of clients that
-    have the class. A class that none of the clients of a round has stays as it was. All classes' prototypes go to all
-    clients. ``mode = "async"`` is not in it.
+    have the class. The prototype of a class that no client of a round has does not change. All clients receive the
+    prototypes of all classes. The paper has no ``mode = "async"``.
 
     Parameters
     ----------
     mode : {"sync", "async"}
-        "sync": the server waits for all clients of a round, and averages what these have sent. "async": it answers one
-        client at a time, as it comes, with the average of what each client has sent last. A round is then as many
+        "sync": the server waits for all clients of a round, and averages their prototypes. "async": it answers one
+        client at a time, as uploads arrive, with the average of each client's last prototypes. A round is then as many
         uploads as there are clients.
     weighting : {"counts", "uniform"}
-        Whether a client's prototype counts by the samples behind it, as in Eq. (6), or all alike, as in the authors'
-        published code and HtFLlib. "uniform": clients do not say how many samples they have of a class.
+        Whether a client's prototype is weighted by its number of samples, as in Eq. (6), or all have the same weight,
+        as in the authors' published code and HtFLlib. With "uniform", clients do not send numbers of samples.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.fedproto.FedProtoClient`.
     """
@@ -57,11 +57,11 @@ class FedProto(PrototypeStrategy):
         self.asynchronous, self.weighting = mode == "async", weighting
 
     def initial(self, roster: Roster) -> Arrays:
-        """Know no prototype."""
+        """Return a state without prototypes."""
         return {} if self.asynchronous else _nothing(next(iter(roster)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average prototypes by `averaged`, Eq. (6). Or, "async", keep each upload in place of its client's last."""
+        """Average prototypes with `averaged`, Eq. (6); in mode "async", replace each client's last upload."""
         sent = self.class_means(uploads)
         if self.asynchronous:
             newest = {**server_state}
@@ -74,7 +74,7 @@ class FedProto(PrototypeStrategy):
         return {"prototypes": kept.astype(np.float32), "known": known | server_state["known"]}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send everybody all prototypes. A class that no client has is marked as not known."""
+        """Send all prototypes to each client; mark a class that no client has as unknown."""
         if not self.asynchronous:
             return server_state
         keys = [name.removeprefix("counts.") for name in server_state if name.startswith("counts.")]

@@ -7,7 +7,7 @@ from strategies.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """Averages weights as FedAvg does; the clients' training is held near the global model. One model for all.
+    """Averages weights as FedAvg does; a proximal term keeps clients near the global model. One model for all.
 
     Wire   as in `strategies.fedavg.FedAvg`.
     Needs  one model

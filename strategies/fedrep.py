@@ -12,8 +12,8 @@ class FedRep(WeightStrategy):
 
     Clients may have different numbers of classes: their heads are their own.
 
-    Wire   the floating-point entries of the body's state dict, both ways: 4 bytes a parameter and running statistic.
-           When the clients are evaluated they are sent the body once more, which is counted as evaluation.
+    Wire   the floating-point entries of the body's state dict, both ways: 4 bytes per parameter and running statistic.
+           The body is sent once more for evaluation, and counted as evaluation.
     Needs  one body, whatever the heads and classes
     State  the body.
     """

@@ -1,4 +1,4 @@
-"""FedTGP, server side: a prototype of each class that the server trains to tell the clients' prototypes apart.
+"""FedTGP, server side: a prototype of each class, trained on the server to separate the clients' prototypes.
 
 Zhang, Liu, Hua and Cao, "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for
 Data and Model Heterogeneity in Federated Learning", AAAI 2024.
@@ -22,36 +22,37 @@ MARGIN_CAP = 100.0  # that of the authors' published code
 
 
 class FedTGP(PrototypeStrategy):
-    """Trains the global prototypes on those of the clients, with an adaptive margin between classes.
+    """Trains global prototypes on the clients' prototypes, with an adaptive margin between classes.
 
-    Global prototypes are made of an embedding of each class by two layers, ``W2 relu(W1 e + b1) + b2``, all of width D:
-    64 where ``width = 0``, and a body of another width gets a projection to it. Embeddings and layers are trained on
-    the clients' prototypes P of class c: cross-entropy of the logits ``-(|P - G_j| + margin [j = c])`` over the global
+    Two layers compute a global prototype from an embedding of each class, ``W2 relu(W1 e + b1) + b2``, all of width D:
+    64 if ``width = 0``; a body of another width gets a projection to it. Embeddings and layers are trained on the
+    clients' prototypes P of class c: cross-entropy of the logits ``-(|P - G_j| + margin [j = c])`` over the global
     prototypes G_j of all classes j (adaptive-margin-enhanced contrastive learning).
 
-    The margin is the largest over classes of the distance to the nearest other class, of the means of the round's
-    prototypes over the clients; at most 100, as in the authors' code, and this where fewer than two classes have come.
+    For the margin, the round's prototypes are averaged over clients. It is the largest, over classes, of the distance
+    to the nearest other class, and at most 100, as in the authors' code; it is 100 if fewer than two classes were sent.
 
     Wire   down: prototypes (C, D) float32, known (C,) bool: 4 C D + C bytes
            up:   classes (S,) int32, prototypes (S, D) float32, present (S,) int8: 4 S D + 5 S bytes
            S is as in `strategies.fedproto.FedProto`
-           to measure, unless ``predict = "head"``: down the same
+           for evaluation, unless ``predict = "head"``: down the same
     Needs  equal classes
-    State  embedding.weight (C, D), hidden.weight and output.weight (D, D), hidden.bias and output.bias (D,), and what
-           these make, prototypes (C, D), all float32; known (C,) bool, the classes that have come so far.
-    Robust each prototype is replaced by the robust mean of its class; the margin is taken of these.
-    Departs from the paper: a global prototype of a class that no client has sent yet takes part in the training, and
-    no client is drawn to it or predicts by it; in the authors' published code, whose margin this is, all do. There the
-    server takes 100 passes a round; the authors' advice is to go on for so many rounds that its loss falls below 0.001,
-    and no rule ends a round's training at that.
+    State  embedding.weight (C, D), hidden.weight and output.weight (D, D), hidden.bias and output.bias (D,), and the
+           resulting prototypes (C, D), all float32; known (C,) bool, the classes that were sent so far.
+    Robust each prototype is replaced by the robust mean of its class, also for the margin.
+    Departs from the paper: the global prototype of a class that no client has sent yet is trained, but not used by
+    clients, for training or prediction; in the authors' published code, the source of this margin, all are used. There
+    the server takes 100 passes per round. The authors recommend to continue for as many rounds as its loss needs to
+    fall below 0.001; no rule ends a round's training at that.
 
     Parameters
     ----------
     server_epochs : int
-        Passes over the prototypes of a round, 0 or more. 0: the global prototypes stay as they were drawn. The
-        authors' 100 suit rounds of an epoch: clients of a few mini-batches cannot follow prototypes that move so far.
+        Passes over the prototypes of a round, 0 or more. With 0, the global prototypes keep their initial values. The
+        authors' 100 suit rounds of one epoch: clients that train on a few mini-batches cannot follow prototypes that
+        move so far.
     server_learning_rate : float
-        Learning rate of the global prototypes, by plain SGD; above 0.
+        Learning rate of the global prototypes, with plain SGD, above 0.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.fedtgp.FedTGPClient`.
     """
@@ -67,12 +68,12 @@ class FedTGP(PrototypeStrategy):
         self.server_training = ServerTraining("fedtgp", server_epochs, server_learning_rate)
 
     def check(self, roster: Roster) -> None:
-        """Refuse what `PrototypeStrategy` does, and layers that the server cannot keep."""
+        """Refuse what `PrototypeStrategy` refuses, and layers that are too large for the server."""
         super().check(roster)
         check_size("fedtgp: a layer of the global prototypes", *[next(iter(roster)).width] * 2)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Draw an embedding of each class, and the two layers."""
+        """Draw an embedding of each class and the two layers."""
         classes, width = roster.classes, next(iter(roster)).width
         with seeded(self.config.seed, "prototypes"):
             parts = nn.ModuleDict({"embedding": nn.Embedding(classes, width)})
@@ -81,7 +82,7 @@ class FedTGP(PrototypeStrategy):
         return _with_prototypes(layers, np.zeros(classes, np.bool_))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Train the global prototypes on what has come."""
+        """Train the global prototypes on the uploads."""
         means, here = self.averaged([upload.client_id for upload in uploads], self.class_means(uploads))
         margin = _margin(torch.from_numpy(means[here]))
 
@@ -96,7 +97,7 @@ class FedTGP(PrototypeStrategy):
         return _with_prototypes(trained, here | server_state["known"])
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send all global prototypes. A class that no client has sent yet is marked as not known."""
+        """Send all global prototypes; mark a class that no client has sent yet as unknown."""
         return {name: server_state[name] for name in ("prototypes", "known")}
 
 
@@ -107,14 +108,14 @@ def _prototypes(arrays: Tensors) -> Tensor:
 
 
 def _with_prototypes(layers: Arrays, known: NDArray[np.bool_]) -> Arrays:
-    """Return the server state."""
+    """Return the server state: layers, prototypes and known classes."""
     with torch_threads(1), torch.no_grad():
         prototypes = _prototypes({name: torch.from_numpy(array) for name, array in layers.items()}).numpy()
     return {**layers, "prototypes": prototypes, "known": known}
 
 
 def _margin(means: Tensor) -> float:
-    """Return the largest over classes of the distance of a mean (C, D) to the nearest other one; at most the cap."""
+    """Return the largest distance of a class's mean (C, D) to the nearest other class, at most `MARGIN_CAP`."""
     if len(means) < 2:
         return MARGIN_CAP
     return min(float(distances(means, means).fill_diagonal_(inf).amin(1).max()), MARGIN_CAP)

@@ -28,29 +28,30 @@ from hetfl_flwr import (
 
 
 class FML(KnowledgeStrategy):
-    """Averages the clients' memes, a small model that all clients train in addition to their own.
+    """Averages the clients' memes, small models that all clients train in addition to their own.
 
-    Algorithm 1: ``global = 1/K sum_k meme_k`` over the clients of a round, each with the same weight, whatever its
-    number of samples (section 6: privacy and fairness). Running statistics are averaged too; of integer buffers (batch
-    norm's step counters) the largest is taken. A client that joins late starts from the global model as it is then.
+    Algorithm 1: ``global = 1/K sum_k meme_k`` over the clients of a round, with the same weight for each client,
+    whatever its number of samples (section 6: privacy and fairness). Running statistics are averaged, too; for integer
+    buffers (batch norm's step counters), the largest is used. A client that joins late starts from the current global
+    model.
 
-    Wire   down: the global model: every entry of its state dict, 4 bytes a parameter and running statistic and 8 a
-                 counter (85,544 for LeNet-5 on 8x8 images, 246,824 on 28x28); "body": of its body's
-           up:   the trained meme, as much
-           When clients are evaluated they are sent the global model once more, which is counted as evaluation.
+    Wire   down: the global model: every entry of its state dict, 4 bytes per parameter and running statistic and 8 per
+                 counter (85,544 for LeNet-5 on 8x8 images, 246,824 on 28x28); with "body", of its body
+           up:   the trained meme, the same size
+           The global model is sent once more for evaluation, and counted as evaluation.
     Needs  one shape of input; equal classes, unless ``share = "body"``
-    State  the same as it sends down.
+    State  the same as the download.
 
     Parameters
     ----------
     meme : str
-        Name of one model, as in ``models``; it must fit every client's data. "auto": what ``models = "auto"`` gives
-        clients of one model: LeNet-5 for images, a perceptron for tables, an LSTM for texts. Its embedding width is its
-        own, whatever the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
+        The name of one model, as in ``models``, that fits every client's data. "auto" is the first model of ``models =
+        "auto"``: LeNet-5 for images, a perceptron for tables, an LSTM for texts. It has its own embedding width, and
+        random initial weights, whatever ``width`` and ``pretrained`` are in the run config.
     share : {"model", "body"}
-        "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
-        body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
-        the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
+        "model": the whole meme is exchanged; clients must have the same classes and the same shape of input. "body":
+        only its body is exchanged, and each client has its own head for it (the paper's "adaptor", section 4.2). Then
+        only the shape of input must be the same, so that clients with 10 and with 100 classes can learn together.
     """
 
     sends = "small models"
@@ -61,19 +62,19 @@ class FML(KnowledgeStrategy):
         self.share = share
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients that one meme does not fit.
+        """Refuse clients that cannot share one meme.
 
         Raises
         ------
         FederationError
-            Inputs of different shapes; or different numbers of classes, where the whole meme travels.
+            If inputs have different shapes, or if numbers of classes differ and the whole meme is exchanged.
         """
         _ = roster.shape
         if self.share == "model":
             try:
                 _ = roster.classes
             except FederationError as error:
-                raise FederationError(f"{error}; to share the meme's body alone set fml.share = 'body'") from None
+                raise FederationError(f"{error}; to share only the meme's body, set fml.share = 'body'") from None
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
@@ -91,11 +92,11 @@ class FML(KnowledgeStrategy):
         return server_state
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect a meme, or its body."""
+        """Expect a meme or its body."""
         return self._uploads
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Merge the memes: Algorithm 1, line 6."""
+        """Average the memes: Algorithm 1, line 6."""
         memes = {name: np.stack([upload.arrays[name] for upload in uploads]) for name in server_state}
         floats = [sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)]
         kept = self.left_out.kept([upload.client_id for upload in uploads], floats)
@@ -104,7 +105,7 @@ class FML(KnowledgeStrategy):
 
 
 def _merged(sent: NDArray[Any], average: Average) -> NDArray[Any]:
-    """Return the average of floating-point arrays, taken in float64; of others the largest entries, up to a bound."""
+    """Return the average of floating-point arrays, computed in float64, or the largest entries of others, bounded."""
     if not np.issubdtype(sent.dtype, np.floating):
         return np.asarray(np.minimum(np.max(sent, axis=0), COUNTER_LIMIT // 2), sent.dtype)
     return np.asarray(average.mean(sent), sent.dtype)

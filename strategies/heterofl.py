@@ -1,4 +1,4 @@
-"""HeteroFL, server side: each weight is the mean over the clients whose part of the network has it.
+"""HeteroFL, server side: the mean of each weight over the clients that have it in their part of the network.
 
 Diao, Ding and Tarokh, "HeteroFL", ICLR 2021 (arXiv 2010.01264).
 """
@@ -27,26 +27,27 @@ Has = NDArray[np.bool_]
 
 
 class HeteroFL(ModelsStrategy):
-    """Averages parts of one network of different width, each weight over those clients that have it.
+    """Averages parts of one network with different widths, each weight over the clients that have it.
 
-    Algorithm 1: a client of width r has the leading part r of the channels of each layer, and so the leading block of
-    each array of weights, of the global model: the widest of the clients' when the run begins. What no client of a
-    round has stays as it is. In the head a client counts for the rows of its own classes (``mask``).
+    Algorithm 1: a client of width r has the leading part r of the channels of each layer of the global model, and so
+    the leading block of each array of weights. The global model is the widest model of the clients when the run starts.
+    Weights that no client of a round has do not change. In the head, a client counts only for its own classes
+    (``mask``).
 
-    Wire   down: rate () float32; the leading block of each weight: 4 bytes a weight of the client's own model, and 4
-           up:   the trained block, and with ``mask`` classes (C,) uint8: 4 bytes a weight, and C
-           When clients are evaluated they are sent the same as for training once more, which is counted as evaluation.
+    Wire   down: rate () float32; the leading block of each weight: 4 bytes per weight of the client's model, and 4
+           up:   the trained block, and with ``mask`` classes (C,) uint8: 4 bytes per weight, and C
+           The same as for training is sent once more for evaluation, and counted as evaluation.
     Needs  one network, of any widths: ``models = "cnn2,cnn2@0.5,cnn2@0.25"``
-    State  the global model's weights; rate () float64, its part of the width of the network that it is named after.
-    Robust each weight over the clients that have it, each alike. "multikrum" compares uploads where both have weights:
-           who lies where few have weights is near to all others and stays.
-    Departs from the paper: widths that leave no whole number of channels are refused, not rounded up. With all widths
-    1, as many samples each and ``mask = false`` it is FedAvg to the bit, of networks without batch norm.
+    State  the global model's weights; rate () float64, its part of the full network's width.
+    Robust each weight over the clients that have it, with equal weights. "multikrum" compares uploads on the weights
+           that both have: a wrong upload that deviates only where few have weights is close to all others and is kept.
+    Departs from the paper: widths without a whole number of channels are refused, not rounded up. With all widths 1,
+    equal numbers of samples and ``mask = false``, it equals FedAvg, bit for bit, for networks without batch norm.
 
     Parameters
     ----------
     mask : bool
-        As in `clients.heterofl.HeteroFLClient`; here: whose rows of the head are averaged.
+        As in `clients.heterofl.HeteroFLClient`. Here it restricts averaging of the head to rows of a client's classes.
     """
 
     heterogeneous = False
@@ -58,7 +59,7 @@ class HeteroFL(ModelsStrategy):
         self.mask = mask
 
     def check(self, roster: Roster) -> None:
-        """Refuse models of different networks, other inputs or classes, and who joins with a wider model than all."""
+        """Refuse different networks, inputs or classes, and new clients with a model wider than the global one."""
         roster.check_same_network("heterofl")
         for late in self.joining(roster):
             if parse_width(late.model)[1] > parse_width(self._widest)[1]:
@@ -66,7 +67,7 @@ class HeteroFL(ModelsStrategy):
         super().check(roster)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Draw the global model's initial weights: of the widest client's model."""
+        """Draw the initial weights of the global model, the widest of the clients' models."""
         self._widest = max(self.build(roster), key=lambda name: parse_width(name)[1])
         widest, rate = self.models[self._widest], float(parse_width(self._widest)[1])
         self._names = part_weights(widest).names
@@ -74,11 +75,11 @@ class HeteroFL(ModelsStrategy):
         return {"rate": np.array(rate), **{name: arrays[name] for name in self._names}}
 
     def part(self, model: SplitModel) -> PayloadSpec:
-        """Expect the weights of a part of the network, and with ``mask`` the client's classes."""
+        """Expect the weights of a part of the network, and the client's classes with ``mask``."""
         return up(part_weights(model), model.classes, mask=self.mask)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the leading block of each weight that the client's model has; to one left out nothing."""
+        """Send the leading block of each weight of the client's model, or nothing to a client that is left out."""
         model = self.models.get(member.model)
         if model is None:
             return {}
@@ -89,7 +90,7 @@ class HeteroFL(ModelsStrategy):
         return {"rate": rate, **blocks}
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average each weight over those that have it."""
+        """Average each weight over the clients that have it."""
         uploads = [upload for upload in uploads if upload.arrays]
         if not uploads:
             return server_state
@@ -102,7 +103,7 @@ class HeteroFL(ModelsStrategy):
         return learnt
 
     def _stacked(self, name: str, array: NDArray[Any], uploads: Sequence[Upload]) -> tuple[NDArray[Any], Has]:
-        """Return an array of all clients (K, ...), in the shape of the widest, and which of its entries each has."""
+        """Stack an array of all clients (K, ...) in the widest shape, and return which entries each client has."""
         has = np.zeros((len(uploads), *array.shape), bool)
         sent = np.zeros(has.shape, array.dtype)
         for one, its, values in zip(uploads, has, sent, strict=True):

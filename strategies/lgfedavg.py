@@ -12,17 +12,16 @@ from hetfl_flwr import Roster, WeightStrategy, check_size, seeded
 class LGFedAvg(WeightStrategy):
     """Averages the weights of the clients' heads by their numbers of training samples. Bodies stay on the clients.
 
-    Clients agree on the classes and on the embedding width D alone. With ``width = 0`` in the run config that is 64,
-    and a body of another width gets a projection to it.
+    Clients must only have the same classes and embedding width D. With ``width = 0`` in the run config D is 64, and a
+    body of another width gets a projection to it.
 
     Wire   weight (C, D) float32 and, unless ``head-bias`` is false, bias (C,) float32 of the head, both ways:
-           4 C (D + 1) bytes. When the clients are evaluated they are sent the head once more, which is counted as
-           evaluation.
+           4 C (D + 1) bytes. The head is sent once more for evaluation, and counted as evaluation.
     Needs  equal classes
     State  the head.
-    Departs from the paper: the global part is the head alone, which is what models of different kinds can share; there,
-    it is any number of the last layers. It begins as drawn from the seed; the authors' scripts begin with a whole model
-    that FedAvg has trained, and average all clients alike.
+    Departs from the paper: the global part is only the head, which heterogeneous models can share; in the paper, it is
+    any number of the last layers. It starts with random weights; the authors' scripts start with a whole model that
+    FedAvg has trained, and average all clients with the same weight.
     """
 
     sends = "parts of weights"
@@ -30,16 +29,16 @@ class LGFedAvg(WeightStrategy):
     width = 64
 
     def __init__(self) -> None:
-        """Take no options: those of `WeightStrategy` would be keys of the method."""
+        """Take no options, so that those of `WeightStrategy` do not become config keys of the method."""
         super().__init__()
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients that differ in their classes or embedding widths.
+        """Refuse clients with different classes or embedding widths.
 
         Raises
         ------
         FederationError
-            One line that names who differs.
+            If clients differ. The message names them.
         """
         _ = roster.classes
         roster.check_same_width("lgfedavg", self.width)
@@ -47,17 +46,17 @@ class LGFedAvg(WeightStrategy):
         check_size(f"lgfedavg: the head of {first}", first.classes, first.width)
 
     def first_shared(self) -> nn.Module:
-        """Draw the head that all clients begin with: where a body has no weights, FedAvg's global model."""
+        """Draw the head that all clients start with; if bodies have no weights, it is FedAvg's global model."""
         first = next(iter(self.roster))
         with seeded(self.config.seed, "global", "weights"):
             return nn.Linear(first.width, first.classes, bias=self.config.head_bias)
 
 
 class LGFedAvgBody(WeightStrategy):
-    """Averages the weights of the clients' bodies by numbers of training samples. Heads stay on the clients.
+    """Averages the weights of the clients' bodies by their numbers of training samples. Heads stay on the clients.
 
-    The other way round: the authors' scripts share the convolutions of their network for CIFAR-10, and keep its linear
-    layers. Head and body are trained together; in turn, it is FedRep.
+    This is the reverse of `LGFedAvg`: the authors' scripts share the convolutions of their network for CIFAR-10, and
+    keep its linear layers. Head and body are trained together; FedRep trains them one after the other.
 
     Wire   as in `strategies.fedrep.FedRep`.
     Needs  one body, whatever the heads and classes
@@ -71,4 +70,4 @@ class LGFedAvgBody(WeightStrategy):
 
 
 MODES = {"head": LGFedAvg, "body": LGFedAvgBody}
-"""What travels, by the value of ``lgfedavg.mode``; the rest of each model stays."""
+"""The server sides by the value of ``lgfedavg.mode``, the part of a model that is exchanged."""

@@ -1,4 +1,4 @@
-"""Local training, server side: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
+"""Local training, server side: nothing is exchanged. The papers call it IND, SOLO or Private."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ class Local(KnowledgeStrategy):
     exchanges = False
 
     def check(self, roster: Roster) -> None:
-        """Take any clients: they share nothing."""
+        """Accept any clients, because they exchange nothing."""
 
     def initial(self, roster: Roster) -> Arrays:
-        """Know nothing."""
+        """Return an empty state."""
         return {}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
@@ -31,5 +31,5 @@ class Local(KnowledgeStrategy):
         return EMPTY
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Learn nothing."""
+        """Return the state unchanged."""
         return server_state

@@ -1,7 +1,7 @@
-"""The mean of the kernels of several representations, and the factor that is sent in its place.
+"""The mean of the kernels of several representations, and the factor that is sent instead of it.
 
-Kernels and equations are those of `hetfl_flwr.learning.alignment`. The functions take and give NumPy arrays
-(the server's side) and compute in float64.
+Kernels and equations are those of `hetfl_flwr.learning.alignment`. The functions take and return NumPy arrays, and
+compute in float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,24 +21,24 @@ def mean_kernel_factor(
     *,
     on_weights: Callable[[Matrix], object] | None = None,
 ) -> Matrix:
-    """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
+    """Return a thin factor of the clients' centred mean kernel: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
 
-    Of a robust mean, kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
-    length; the product of two is then their CKA. All of them are held at once.
+    For a robust mean, kernels are centred and scaled to a Frobenius norm of 1, so that none has more influence by its
+    norm; the inner product of two kernels is then their CKA. All kernels are in memory at once.
 
     Parameters
     ----------
     representations : sequence of array
-        A_j, shape (n, D_j) each; the widths may differ. At least one.
+        The representations A_j, of shape (n, D_j), at least one. The widths may differ.
     average : Average
         How kernels are averaged.
     on_weights : callable, optional
-        Called with the kernels' weights (K,), 0 where a robust mean leaves one out.
+        A function that is called with the weights of the kernels (K,), 0 for a kernel that a robust mean leaves out.
 
     Returns
     -------
     array
-        Shape (n, r), r at least 1: see `thin_factor`.
+        The factor (n, r), with r at least 1; see `thin_factor`.
 
     Examples
     --------
@@ -54,9 +54,9 @@ def mean_kernel_factor(
 
 
 def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
-    """Return a factor (n, sum of D_j) of the weighted sum of linear kernels, without its n x n matrix.
+    """Return a factor (n, sum of D_j) of the weighted sum of linear kernels, without computing the n x n matrix.
 
-    ``F = [sqrt(w_j) A_j]``, so that ``F F^T = sum_j w_j A_j A_j^T``: K_mean of Eq. (5) where each w_j is 1 / K.
+    ``F = [sqrt(w_j) A_j]``, so that ``F F^T = sum_j w_j A_j A_j^T``: K_mean of Eq. (5) if each w_j is 1 / K.
 
     Examples
     --------
@@ -71,8 +71,9 @@ def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Seque
 def thin_factor(factor: NDArray[np.floating]) -> Matrix:
     """Return the thinnest factor (n, r) of ``F F^T`` for F (n, m).
 
-    Eigenvalues at rounding level are dropped. Its columns fall in length and are orthogonal, the largest entry of each
-    positive, so that equal input gives equal bits. It costs the eigenvectors of the smaller of ``F F^T`` and ``F^T F``.
+    Eigenvalues at rounding level are dropped. The columns are orthogonal, in order of decreasing norm, with a positive
+    largest entry, so that equal inputs give equal bits. The eigenvectors of the smaller of ``F F^T`` and ``F^T F`` are
+    computed.
 
     Examples
     --------
@@ -87,7 +88,7 @@ def thin_factor(factor: NDArray[np.floating]) -> Matrix:
 
 
 def _kernel_weights(representations: Sequence[NDArray[np.floating]], average: Average) -> list[float]:
-    """Return what each kernel counts: 1 / K; or its weight among kernels of norm 1, over its own norm."""
+    """Return the weight of each kernel: 1 / K, or its weight among kernels of norm 1, divided by its norm."""
     if average.form == "none":
         return [1 / len(representations)] * len(representations)
     kernels = np.stack([_own_kernel(representation).ravel() for representation in representations])
@@ -105,14 +106,14 @@ def _own_kernel(representation: NDArray[np.floating]) -> Matrix:
 
 
 def _less_mean_row(factor: Matrix) -> Matrix:
-    """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
+    """Subtract the mean row, after subtracting the first row, so that equal rows become exact zeros."""
     shifted: Matrix = factor - factor[0]
     shifted -= shifted.mean(0)
     return shifted
 
 
 def _spectrum(gram: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the eigenvalues above rounding level, falling, and their eigenvectors; one of each at least."""
+    """Return the eigenvalues above rounding level, at least one, in decreasing order, and their eigenvectors."""
     rising, vectors = eigh(gram)
     falling = rising[::-1]
     rounding = 10 * len(gram) * np.finfo(np.float64).eps * falling[0]
@@ -121,7 +122,7 @@ def _spectrum(gram: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _positive(factor: Matrix) -> Matrix:
-    """Turn columns, in place, so that the first of each one's entries of largest magnitude is positive."""
+    """Flip the signs of columns in place, so that the first entry of largest magnitude in each is positive."""
     largest = factor[np.abs(factor).argmax(0), np.arange(factor.shape[1])]
     factor *= np.where(largest < 0, -1.0, 1.0)
     return factor

@@ -1,4 +1,4 @@
-"""Building blocks of algorithms: training, distillation, alignment, aggregation, metrics.
+"""Building blocks of algorithms: training, distillation, alignment, aggregation and metrics.
 
-Functions of tensors and models; nothing here communicates, or reads or writes files.
+They are functions of tensors and models. Nothing here communicates, or reads or writes files.
 """

@@ -1,11 +1,11 @@
-"""Averages of clients' uploads: the mean, and three that are robust to a few wrong uploads.
+"""Averages of clients' uploads: the mean, and three averages that are robust to a few wrong uploads.
 
 Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
 2018: the coordinate-wise median (Definition 1) and the coordinate-wise trimmed mean (Definition 2). Pillutla, Kakade
 and Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal Processing 2022: the geometric
-median, for points such as kernels, whose coordinates cannot be taken one by one. Blanchard, El Mhamdi, Guerraoui and
-Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NIPS 2017: Multi-Krum, which leaves
-out whole uploads.
+median, for points that cannot be averaged coordinate by coordinate, such as kernels. Blanchard, El Mhamdi, Guerraoui
+and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NIPS 2017: Multi-Krum, which
+leaves out whole uploads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from hetfl_flwr.errors import ConfigError
 Numbers = NDArray[np.float64]
 
 STEPS = 1000
-"""Maximum steps of Weiszfeld's iteration, which is slow where the geometric median is one of the points."""
+"""Maximum steps of Weiszfeld's iteration, which converges slowly if the geometric median is one of the points."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Average:
     form : {"none", "median", "trimmed", "multikrum"}
         The plain mean, the median, the trimmed mean, or the mean of the uploads that Multi-Krum keeps.
     share : float
-        Of "trimmed": the part of the clients that is cut off, at either end of each coordinate; in [0, 0.5).
+        For "trimmed": the share of the clients that is cut off at each end of a coordinate, in [0, 0.5).
     wrong : int
-        Of "multikrum": how many uploads are left out; 0 or more.
+        For "multikrum": the number of uploads that are left out, 0 or more.
     """
 
     form: Literal["none", "median", "trimmed", "multikrum"]
@@ -43,29 +43,29 @@ class Average:
     wrong: int = 0
 
     def __str__(self) -> str:
-        """Return the text it was parsed from."""
+        """Return the text that the average was parsed from."""
         return {"trimmed": f"trimmed:{self.share:g}", "multikrum": f"multikrum:{self.wrong}"}.get(self.form, self.form)
 
     @property
     def among_kept(self) -> "Average":
-        """The average of the uploads that are `kept`: of Multi-Krum the mean, so that none is left out twice."""
+        """The average to use on `kept` uploads: the mean after Multi-Krum, so that it is not applied twice."""
         return Average("none") if self.form == "multikrum" else self
 
     def kept(self, arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None) -> NDArray[np.bool_]:
-        """Return which uploads are averaged, each judged whole: all, or those that Multi-Krum keeps.
+        """Return which uploads are averaged: all, or the uploads that Multi-Krum keeps, each judged as a whole.
 
         Parameters
         ----------
         arrays : sequence of array
-            The uploads' arrays, one or more, each of shape (K, ...), one of each client.
+            The arrays of the uploads, one or more, each of shape (K, ...), stacked over clients.
         has : sequence of array, optional
-            Of the same shapes, whether a client has an entry: two clients are compared where both have one, and any two
-            have some. Default: all have all.
+            Whether a client has an entry, with the same shapes. Two clients are compared on the entries that both have;
+            every two clients must have some in common. Default: all clients have all entries.
 
         Returns
         -------
         array
-            Shape (K,).
+            Booleans of shape (K,).
 
         Examples
         --------
@@ -80,7 +80,7 @@ class Average:
         for values, its in zip(arrays, has or len(arrays) * [None], strict=True):
             for one, other in combinations(range(count), 2):
                 both = ... if its is None else its[one] & its[other]
-                with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is infinitely far
+                with np.errstate(invalid="ignore", over="ignore"):  # non-finite values count as infinitely far
                     apart = np.subtract(values[one], values[other], dtype=np.float64)[both]
                     squares[one, other] += np.vdot(apart, apart)
                 shared[one, other] += apart.size
@@ -88,22 +88,22 @@ class Average:
         return multikrum(squares / np.maximum(shared, 1), self.wrong)
 
     def mean(self, values: Sequence[NDArray[Any]] | NDArray[Any], has: NDArray[np.bool_] | None = None) -> Numbers:
-        """Average arrays of one shape, coordinate by coordinate, in float64.
+        """Average arrays of the same shape, coordinate by coordinate, in float64.
 
         Parameters
         ----------
         values : sequence of array
-            One of each client, at least one; what one lacks may be anything finite.
+            One array per client, at least one. Missing entries may have any finite value.
         has : array, optional
-            Shape (K, ...), whether a client has an entry. Default: all have all. Not of "multikrum", which takes no
-            coordinate by itself.
+            Whether a client has an entry, of shape (K, ...). Default: all clients have all entries. Not supported for
+            "multikrum", which does not work coordinate by coordinate.
 
         Returns
         -------
         array
-            Of the same shape; 0 where no client has an entry. "median": of an even number the mean of the middle two.
-            "trimmed": the mean without the ``int(share * K)`` smallest and as many of the largest values of each
-            coordinate. "multikrum": the mean of those that are `kept`.
+            The average, of the same shape; 0 for entries that no client has. "median" is the mean of the middle two for
+            an even number. "trimmed" is the mean without the ``int(share * K)`` smallest and as many of the largest
+            values of each coordinate. "multikrum" is the mean of the `kept` arrays.
 
         Examples
         --------
@@ -128,9 +128,24 @@ class Average:
     def weighted(
         self, values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None
     ) -> NDArray[Any]:
-        """Average arrays as `weighted_mean` does; median and trimmed mean ignore the weights.
+        """Return the weighted mean of arrays; median and trimmed mean ignore the weights.
 
-        Of "multikrum" all have to be `kept`: it judges whole uploads, of which these are a part.
+        For "multikrum", pass only arrays of `kept` uploads: it judges whole uploads, and these arrays are a part.
+
+        Parameters
+        ----------
+        values : array
+            The arrays, stacked over clients, of shape (K, ...).
+        weights : sequence of float
+            The weights (K,), above 0.
+        has : array, optional
+            Whether a client has an entry, of shape (K, ...). Default: all clients have all entries.
+
+        Returns
+        -------
+        array
+            The average, of shape (...) and the dtype of `values`; 0 for entries that no client has. If no entry is
+            missing, the weighted mean equals that of Flower's FedAvg, bit for bit.
         """
         if self.form in ("none", "multikrum"):
             return weighted_mean(values, weights, has)
@@ -139,7 +154,7 @@ class Average:
     def weighted_by_name(
         self, values: Sequence[Mapping[str, NDArray[Any]]], weights: Sequence[float]
     ) -> dict[str, NDArray[Any]]:
-        """Average named arrays, of which each client has the same, as `weighted`."""
+        """Average named arrays as `weighted`; all clients have arrays with the same names and shapes."""
         return {name: self.weighted(np.stack([one[name] for one in values]), weights) for name in values[0]}
 
     def total(self, values: Sequence[NDArray[Any]] | NDArray[Any], start: Numbers) -> Numbers:
@@ -156,20 +171,21 @@ class Average:
         return start + len(values) * self.mean(values)
 
     def mixture(self, values: Sequence[NDArray[Any]], on_weights: Callable[[Numbers], object] | None = None) -> Numbers:
-        """Average arrays of one shape as points of one space, so that the average of distributions is a distribution.
+        """Average arrays of the same shape as points, so that the average of distributions is a distribution.
 
         Parameters
         ----------
         values : sequence of array
-            One of each client, at least one.
+            One array per client, at least one.
         on_weights : callable, optional
-            Called with the clients' weights (K,), 0 where one is left out. Not called with "none".
+            A function that is called with the clients' weights (K,), 0 for a client that is left out. It is not called
+            for "none".
 
         Returns
         -------
         array
-            Of the same shape, float64. "median": the geometric median. "trimmed": the mean without the
-            ``int(share * K)`` that are farthest from it. "multikrum": the mean of those that are `kept`.
+            The average, of the same shape, float64. "median" is the geometric median. "trimmed" is the mean without the
+            ``int(share * K)`` points farthest from the geometric median. "multikrum" is the mean of the `kept` points.
 
         Examples
         --------
@@ -188,21 +204,22 @@ class Average:
         return mixed
 
     def weights(self, products: Numbers) -> Numbers:
-        """Return the weights with which K points of any space are averaged, from their inner products alone.
+        """Return the weights for averaging K points of any space, given only their inner products.
 
-        A weighted mean of positive semidefinite matrices is one, which a coordinate-wise median need not be.
+        A weighted mean of positive semidefinite matrices is positive semidefinite; a coordinate-wise median may not be.
 
         Parameters
         ----------
         products : array
-            Shape (K, K), the points' inner products: of kernels under the Frobenius norm ``tr(K_i K_j)``.
+            The inner products of the points, of shape (K, K). For kernels under the Frobenius norm these are
+            ``tr(K_i K_j)``.
 
         Returns
         -------
         array
-            Shape (K,), in [0, 1], of sum 1. "none": 1 / K each. "median": those of the `geometric_median`. "trimmed":
-            0 for the ``int(share * K)`` points that are farthest from it, equal for the others. "multikrum": equal for
-            those that it keeps, 0 for the others.
+            The weights, of shape (K,), in [0, 1], with sum 1. "none": 1 / K each. "median": the weights of the
+            geometric median. "trimmed": 0 for the ``int(share * K)`` points farthest from the geometric median, equal
+            for the others. "multikrum": equal for the points that it keeps, 0 for the others.
         """
         count = len(products)
         if self.form == "none":
@@ -221,26 +238,16 @@ class Average:
 
 
 def parse_robust(text: str) -> Average:
-    """Return the average that a value of an algorithm's key ``robust`` names.
+    """Return the average that the key ``robust`` of an algorithm sets; raise ConfigError for any other value.
 
-    Parameters
-    ----------
-    text : str
-        One of
-
-        - ``none``: the plain mean;
-        - ``median``: holds while less than half of the averaged uploads are wrong; of two it is their mean;
-        - ``trimmed:SHARE``: holds while at most this part of them is wrong, SHARE above 0 and below 0.5. Of fewer than
-          1 / SHARE uploads it cuts none and is the mean;
-        - ``multikrum:COUNT``: the mean without the COUNT uploads that are farthest from the others, in each round, also
-          if all clients are honest; COUNT is 1 or more. Each upload is judged whole, so one of a few clients that share
-          an array cannot move it, as it moves a median of few. Of 2 COUNT uploads or fewer, less than half are left
-          out; the log says it.
-
-    Raises
-    ------
-    ConfigError
-        If it is none of these.
+    - ``none``: the plain mean.
+    - ``median``: robust if less than half of the averaged uploads are wrong. The median of two is their mean.
+    - ``trimmed:SHARE``: robust if at most this share of the uploads is wrong, SHARE above 0 and below 0.5. With fewer
+      than 1 / SHARE uploads, nothing is cut, and it is the mean.
+    - ``multikrum:COUNT``: the mean without the COUNT uploads farthest from the others, in each round, even if all
+      clients are honest; COUNT is 1 or more. Each upload is judged as a whole, so that a client which shares an array
+      with only a few others cannot move it, as it can move a median of few. Of 2 COUNT uploads or fewer, less than half
+      are left out, and this is logged.
 
     Examples
     --------
@@ -263,21 +270,10 @@ def parse_robust(text: str) -> Average:
 
 
 def weighted_mean(values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-    """Return the weighted mean of arrays, in their dtype: where no entry is missing, Flower's FedAvg to the bit.
+    """Return the weighted mean (...) of arrays (K, ...), in their dtype.
 
-    Parameters
-    ----------
-    values : array
-        Shape (K, ...), one of each client.
-    weights : sequence of float
-        (K,), above 0.
-    has : array, optional
-        Shape (K, ...), whether a client has an entry: one that lacks it does not count there. Default: all have all.
-
-    Returns
-    -------
-    array
-        Shape (...); 0 where no client has an entry.
+    Without `has`, it equals the mean of Flower's FedAvg, bit for bit. `has` (K, ...) tells whether a client has an
+    entry: the mean of an entry is over the clients that have it, and 0 if none has.
 
     Examples
     --------
@@ -293,20 +289,11 @@ def weighted_mean(values: NDArray[Any], weights: Sequence[float], has: NDArray[n
 
 
 def geometric_median(products: Numbers) -> Numbers:
-    """Return the weights of the point of least summed distance to K points, which is a weighted mean of them.
+    """Return the weights (K,) of the geometric median as a mean of K points, given their inner products (K, K).
 
-    Weiszfeld's iteration, smoothed as in Pillutla et al., Algorithm 2: each point pulls with one over its distance. On
-    a line it is the median. Of points that all differ from each other alike, or of two, it is the mean.
-
-    Parameters
-    ----------
-    products : array
-        Shape (K, K), the points' inner products; K is at least 1.
-
-    Returns
-    -------
-    array
-        Shape (K,), above 0, of sum 1.
+    Weiszfeld's iteration, smoothed as in Pillutla et al., Algorithm 2: each point is weighted by the inverse of its
+    distance. The weights are above 0, with sum 1. On a line, the result is the median. For two points, or points with
+    equal distances from each other, it is the mean.
 
     Examples
     --------
@@ -325,23 +312,12 @@ def geometric_median(products: Numbers) -> Numbers:
 
 
 def multikrum(squares: Numbers, wrong: int) -> NDArray[np.bool_]:
-    """Return which of K points Multi-Krum keeps: all but those that are farthest from their nearest points.
+    """Return which of K points Multi-Krum keeps (K,), given their squared distances (K, K).
 
-    Blanchard et al., Section 4, with m = n - f: a point's score is the sum of its squared distances to its
-    ``K - wrong - 2`` nearest others, or to the nearest if that is none; the highest scores are left out. The paper
-    promises something from ``2 * wrong + 3`` points on.
-
-    Parameters
-    ----------
-    squares : array
-        Shape (K, K), the squared distances between the points.
-    wrong : int
-        How many are left out; of ``2 * wrong`` points or fewer it is less than half of them.
-
-    Returns
-    -------
-    array
-        Shape (K,). Of equal scores the first are kept, as in Flower's MultiKrum.
+    Blanchard et al., Section 4, with m = n - f: the score of a point is the sum of its squared distances to its
+    ``K - wrong - 2`` nearest others, or to the nearest one if that number is not positive. The `wrong` points with the
+    highest scores are left out, but always less than half of the points. Of equal scores the first are kept, as in
+    Flower's MultiKrum. The paper's guarantee needs ``2 * wrong + 3`` points or more.
 
     Examples
     --------
@@ -359,6 +335,6 @@ def multikrum(squares: Numbers, wrong: int) -> NDArray[np.bool_]:
 
 
 def _distances(products: Numbers, weights: Numbers) -> Numbers:
-    """Return the distances (K,) of points from their mean with these weights."""
+    """Return the distances (K,) of points from their weighted mean."""
     across = products @ weights
     return cast(Numbers, np.sqrt(np.maximum(np.diag(products) - 2 * across + weights @ across, 0.0)))

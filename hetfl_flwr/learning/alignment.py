@@ -8,35 +8,36 @@ For kernels K and L over the same n samples, with ``H = I - 11^T / n``::
     HSIC(K, L) = tr(K H L H) / (n - 1)^2
     CKA(K, L)  = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))
 
-The linear kernel of a representation A (n, D) is ``A A^T``. CKA is 1 for equal kernels (up to scale and a constant), 0
-where nothing is shared, and here also 0, with a gradient of 0, where one of them is constant: a representation that
-tells no two samples apart.
+The linear kernel of a representation A (n, D) is ``A A^T``. CKA is 1 for equal kernels (up to scale and a constant) and
+0 if they have nothing in common. Here it is also 0, with a gradient of 0, if one of them is constant: a representation
+that is the same for all samples.
 """
 
 import torch
 from torch import Tensor
 
 MIN_ALIGNED = 4
-"""Centred, n samples span n - 1 dimensions: CKA of 2 samples is always 1, and of 3 seldom far from it."""
+"""Minimum number of samples for CKA. After centring, n samples span n - 1 dimensions, so that CKA of 2 samples is
+always 1, and of 3 samples usually close to 1."""
 
 
 def linear_cka(x: Tensor, y: Tensor) -> Tensor:
-    """Return the CKA of two representations under the linear kernel: Eq. (3).
+    """Return the CKA of two representations with the linear kernel: Eq. (3).
 
-    With centred columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``: products of the two representations,
-    without a kernel over the samples. ``y`` may be a factor of any positive semidefinite kernel ``F F^T`` instead of a
-    representation. Orthogonal transforms, scaling and translation of either argument change nothing. Computed in
-    float32 at least, and differentiable in both arguments.
+    With centred columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``, computed from the two representations
+    without a kernel over the samples. ``y`` may also be a factor of any positive semidefinite kernel ``F F^T``. CKA is
+    invariant to orthogonal transforms, scaling and translation of either argument. It is computed in float32 at least,
+    and differentiable in both arguments.
 
     Parameters
     ----------
     x, y : Tensor
-        Shapes (n, D1) and (n, D2): the same n samples in both, at least 4.
+        Representations of the same n samples, with shapes (n, D1) and (n, D2); n is at least 4.
 
     Returns
     -------
     Tensor
-        A scalar in [0, 1]. 0 where all rows of one argument are equal.
+        A scalar in [0, 1]; 0 if all rows of one argument are equal.
 
     Examples
     --------
@@ -50,12 +51,12 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _from_first(x: Tensor) -> Tensor:
-    """Subtract the first row, which centring undoes: rows that are all equal become exact zeros."""
+    """Subtract the first row, so that equal rows become exact zeros; centring cancels it otherwise."""
     return x.to(torch.promote_types(x.dtype, torch.float32)) - x[0].detach()
 
 
 def _unit_scale(values: Tensor) -> Tensor:
-    """Scale to a largest magnitude of 1, so that no square overflows or vanishes; zeros stay. CKA knows no scale."""
+    """Scale to a largest magnitude of 1, so that squares neither overflow nor underflow; CKA is invariant to scale."""
     largest = values.detach().abs().amax()
     return values / torch.where(largest == 0, torch.ones_like(largest), largest)
 
@@ -66,12 +67,12 @@ def _centred(x: Tensor) -> Tensor:
 
 
 def _own_linear(centred: Tensor) -> Tensor:
-    """Return ``||X^T X||_F^2`` by the smaller of the two products that share it."""
+    """Return ``||X^T X||_F^2``, computed from the smaller of ``X^T X`` and ``X X^T``."""
     tall = centred.shape[0] >= centred.shape[1]
     return (centred.mT @ centred if tall else centred @ centred.mT).square().sum()
 
 
 def _cosine(between: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return ``between / sqrt(first second)``, at most 1 in spite of rounding; 0 where a squared norm is 0."""
+    """Return ``between / sqrt(first second)``, clamped to 1 against rounding; 0 if a squared norm is 0."""
     norms = [torch.where(square == 0, torch.ones_like(square), square).sqrt() for square in (first, second)]
     return (between / (norms[0] * norms[1])).clamp(max=1)

@@ -1,4 +1,4 @@
-"""Distillation losses between a teacher and a student. Pure functions; teachers are detached."""
+"""Distillation losses between a teacher and a student. All are pure functions, and detach the teacher."""
 
 from math import cos, pi
 
@@ -9,14 +9,14 @@ from torch.nn import functional
 
 
 def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return KL(teacher || student), mean over the batch.
+    """Return KL(teacher || student), averaged over the batch.
 
     Parameters
     ----------
     teacher_logits, student_logits : Tensor
-        Shape (B, C), before the softmax. No gradient flows to the teacher.
+        Logits (B, C), before the softmax. No gradient flows to the teacher.
     temperature : float
-        Softens both distributions, above 0; 1 leaves them as they are. The result is not multiplied by its square.
+        The temperature of both distributions, above 0. The result is not multiplied by its square.
 
     Returns
     -------
@@ -31,32 +31,33 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: f
 def decoupled_kd(
     student_logits: Tensor, teacher_logits: Tensor, labels: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the two terms of decoupled distillation: on the true class against the rest, and among the rest.
+    """Return the two terms of decoupled distillation: the true class against the others, and among the others.
 
     Liu et al., "Completely Heterogeneous Federated Learning" (CHFL), Eq. (6)-(7), where the loss is ``alpha`` times
     their sum; after Zhao et al., "Decoupled Knowledge Distillation", CVPR 2022. At temperature 1, for each sample,
-    ``KL(teacher || student) = target term + (1 - teacher's probability of the true class) * non-target term``; here
-    the second term stands without that weight, which is small where the teacher is sure.
+    ``KL(teacher || student) = target term + (1 - teacher's probability of the true class) * non-target term``. Here the
+    second term does not have that weight, which is small if the teacher is confident.
 
-    Neither term is multiplied by the squared temperature. Finite, with finite gradients, however sure the two are.
+    Neither term is multiplied by the squared temperature. Both are finite, with finite gradients, however confident
+    teacher and student are.
 
     Parameters
     ----------
     student_logits, teacher_logits : Tensor
-        Shape (B, C), before the softmax, C at least 2, B at least 1. No gradient flows to the teacher.
+        Logits (B, C), before the softmax, with C at least 2 and B at least 1. No gradient flows to the teacher.
     labels : Tensor
-        Shape (B,), integers in [0, C): the true classes.
+        The true classes (B,), integers in [0, C).
     temperature : float
-        Softens the teacher among the classes that are not true, above 0: not the student, and not the target term. 1
-        leaves the teacher as it is; the larger, the more uniform.
+        The temperature of the teacher in the non-target term, above 0. The student and the target term are not
+        softened.
 
     Returns
     -------
     target_term : Tensor
-        KL(b_teacher || b_student), mean over the batch: b is the pair of probabilities (true class, all the rest).
+        KL(b_teacher || b_student), averaged over the batch; b is the pair of probabilities (true class, all others).
     non_target_term : Tensor
-        KL(p_teacher; T || p_student), mean over the batch: p is the distribution over the classes that are not true,
-        renormalised. 0 if C is 2.
+        KL(p_teacher; T || p_student), averaged over the batch; p is the renormalised distribution over the other
+        classes. 0 if C is 2.
     """
     student, student_rest = _decouple(student_logits, labels)
     teacher, teacher_rest = _decouple(teacher_logits, labels)
@@ -68,16 +69,17 @@ def decoupled_kd(
 def cosine_temperature(epoch: int, max_epochs: int, beta: float) -> float:
     """Return the temperature of an epoch: CHFL Eq. (7), ``beta (1 + cos(pi epoch / max_epochs)) + 1``.
 
-    Falls from ``2 beta + 1`` at epoch 0 to 1 at the last. The paper counts epochs from 1.
+    It falls from ``2 beta + 1`` at epoch 0 to 1 at the last epoch. The paper counts epochs from 1.
 
     Parameters
     ----------
     epoch : int
-        In [0, max_epochs].
+        The epoch, in [0, max_epochs].
     max_epochs : int
-        Epochs of the whole run, 1 or more.
+        The number of epochs of the whole run, 1 or more.
     beta : float
-        Half the height of the fall, 0 or more; 5 in the paper. 0 is a temperature of 1 throughout.
+        Half the difference between the first and the last temperature, 0 or more; 5 in the paper. With 0, the
+        temperature is always 1.
 
     Examples
     --------
@@ -88,7 +90,16 @@ def cosine_temperature(epoch: int, max_epochs: int, beta: float) -> float:
 
 
 def linear_schedule(ends: tuple[float, float], round: int, rounds: int) -> float:
-    """Return what a number is in a round, counted from 1: linear from the run's first round to its last.
+    """Interpolate a number linearly between its values in the first and in the last round of a run.
+
+    Parameters
+    ----------
+    ends : tuple of float
+        The values in the first and in the last round.
+    round : int
+        The round, from 1.
+    rounds : int
+        The number of rounds of the run, 1 or more. With 1, the first value is returned.
 
     Examples
     --------
@@ -99,9 +110,9 @@ def linear_schedule(ends: tuple[float, float], round: int, rounds: int) -> float
 
 
 def _decouple(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits of the pair (true class, all the rest), shape (B, 2), and of the rest, shape (B, C - 1).
+    """Return logits of the pair (true class, all others), shape (B, 2), and of the others, shape (B, C - 1).
 
-    In float32 at least: a sum over the batch of divergences of 10,000 is more than float16 can hold.
+    They are float32 at least: the sum of divergences over a batch may overflow float16.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     others = torch.arange(logits.shape[1] - 1, device=logits.device)

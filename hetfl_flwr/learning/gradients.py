@@ -1,8 +1,8 @@
-"""Gradients of a whole model as one vector, and projections of conflicting ones. Shape letter P: parameters.
+"""Gradients of a whole model as one vector, and projections of conflicting gradients. P is the number of parameters.
 
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity" (`project`); Yu et al., "Gradient
-Surgery for Multi-Task Learning", NeurIPS 2020 (`pcgrad`). Two gradients conflict where their inner product is below 0:
-a step that lowers one loss raises the other.
+Surgery for Multi-Task Learning", NeurIPS 2020 (`pcgrad`). Two gradients conflict if their inner product is below 0: a
+step that lowers one loss raises the other.
 """
 
 from collections.abc import Iterable
@@ -15,21 +15,22 @@ from torch.nn import functional
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
     """Return the vector nearest to a gradient that does not conflict with another: FedH2L Eq. (8).
 
-    Where ``<gradient, reference> >= 0``, Eq. (7), it is the gradient itself, bit for bit. Elsewhere it is
+    If ``<gradient, reference> >= 0``, Eq. (7), the result is the gradient itself, bit for bit. Otherwise it is
     ``gradient + v reference`` with ``v = -<gradient, reference> / ||reference||^2``, the solution of the dual problem
-    Eq. (15), which has one constraint and so a closed form: what of the gradient is orthogonal to the reference. A
-    reference of zeros conflicts with nothing.
+    Eq. (15), which has one constraint and so a closed form: the component of the gradient orthogonal to the reference.
+    A reference of zeros does not conflict with any gradient.
 
     Parameters
     ----------
     gradient, reference : Tensor
-        Shape (P,), on one device; g_pub and g_loc in the paper. Any scale: squares neither overflow nor vanish.
+        Vectors (P,) on the same device; g_pub and g_loc in the paper. They may have any scale: squares neither overflow
+        nor underflow.
 
     Returns
     -------
     Tensor
-        Shape (P,), a new tensor of the gradient's dtype. Its inner product with the reference is 0 or more, up to
-        rounding. NaN in either argument is passed on.
+        A new tensor (P,) with the gradient's dtype. Its inner product with the reference is 0 or more, up to rounding.
+        NaN in either argument propagates.
 
     Examples
     --------
@@ -49,26 +50,26 @@ def pcgrad(gradient: Tensor, reference: Tensor) -> Tensor:
     """Return the PCGrad update of two tasks: the sum of the two gradients, each projected against the other.
 
     Yu et al. 2020, Algorithm 1 with two tasks: ``project(gradient, reference) + project(reference, gradient)``, each
-    against the other as it was given; without conflict, ``gradient + reference``. It differs from `project` in that
-    it treats both gradients alike: it changes both and returns both. `project` holds the reference fixed, changes the
-    gradient alone and returns that alone; it is the first of the two terms here. So a caller that has taken the
-    reference's own step already, as FedH2L's local step does, takes some of it once more with this update.
+    against the original other; without conflict, ``gradient + reference``. Unlike `project`, it treats both gradients
+    in the same way, and returns their sum. `project` keeps the reference fixed and returns only the projected gradient,
+    the first of the two terms here. So if a step along the reference has already been taken, as in FedH2L's local step,
+    this update repeats a part of it.
 
     Parameters
     ----------
     gradient, reference : Tensor
-        Shape (P,), on one device. Exchanging them changes nothing.
+        Vectors (P,) on the same device. Their order does not matter.
 
     Returns
     -------
     Tensor
-        Shape (P,). Its inner products with both arguments are 0 or more, up to rounding. If one argument is zeros,
-        the other one.
+        A vector (P,). Its inner products with both arguments are 0 or more, up to rounding. If one argument is zero, it
+        equals the other one.
 
     Examples
     --------
-    Conflict: (1, 0) loses its part along (-1, 1), which leaves (1/2, 1/2); (-1, 1) loses its part along (1, 0), which
-    leaves (0, 1).
+    These two conflict: (1, 0) without its component along (-1, 1) is (1/2, 1/2), and (-1, 1) without its component
+    along (1, 0) is (0, 1).
 
     >>> [round(value, 6) for value in pcgrad(torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0])).tolist()]
     [0.5, 1.5]
@@ -82,18 +83,18 @@ def flat_gradient(parameters: Iterable[Tensor]) -> Tensor:
     Parameters
     ----------
     parameters : iterable of Tensor
-        Usually ``model.parameters()``. Those with ``requires_grad`` off are passed over; one without a gradient
-        counts as zeros.
+        Usually ``model.parameters()``. Parameters without ``requires_grad`` are skipped; a parameter without a gradient
+        contributes zeros.
 
     Returns
     -------
     Tensor
-        Shape (P,), a copy: later changes of the gradients do not reach it.
+        A vector (P,). It is a copy and does not share memory with the gradients.
 
     Raises
     ------
     ValueError
-        No parameter is trainable.
+        If no parameter is trainable.
     """
     gradients = [
         (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()).flatten()
@@ -108,15 +109,15 @@ def flat_gradient(parameters: Iterable[Tensor]) -> Tensor:
 def set_gradient(parameters: Iterable[Tensor], vector: Tensor) -> None:
     """Set the gradients of all trainable parameters from one vector: the inverse of `flat_gradient`.
 
-    Every trainable parameter has a gradient afterwards, of its own shape, dtype and device; an optimizer then also
-    applies weight decay and momentum to those that had none before.
+    Every trainable parameter then has a gradient with its shape, dtype and device, so that an optimizer also applies
+    weight decay and momentum to parameters that had no gradient before.
 
     Parameters
     ----------
     parameters : iterable of Tensor
-        The same as were given to `flat_gradient`, in the same order.
+        The same parameters as for `flat_gradient`, in the same order.
     vector : Tensor
-        Shape (P,). It is copied: an optimizer that changes gradients in place does not reach it.
+        The gradients as a vector (P,). It is copied, so that in-place changes of the gradients do not affect it.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     sizes = [parameter.numel() for parameter in trainable]
@@ -129,6 +130,6 @@ def _wide(vector: Tensor) -> Tensor:
 
 
 def _largest(vector: Tensor) -> Tensor:
-    """Return the largest magnitude, or 1 for zeros: what to divide by before squaring."""
+    """Return the largest magnitude, or 1 for zeros, to divide by before squaring."""
     largest = vector.abs().amax()
     return torch.where(largest == 0, torch.ones_like(largest), largest)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from hetfl_flwr.common.flower import Scalar
 
 Metrics = dict[str, Scalar]
-"""Names and values of what a client reports."""
+"""The metrics that a client reports, by name."""
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Return the plain mean, or None of nothing.
+    """Return the plain mean, or None without values.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def weighted_mean(values: Mapping[int, float], samples: Mapping[int, int]) -> float | None:
-    """Return the mean of the clients' values weighted by their numbers of samples, or None where there are none.
+    """Return the mean of the clients' values weighted by their numbers of samples, or None without samples.
 
     Examples
     --------
@@ -35,18 +35,10 @@ def weighted_mean(values: Mapping[int, float], samples: Mapping[int, int]) -> fl
 
 @dataclass(frozen=True, slots=True)
 class DomainScores:
-    """How one client's model does on its own domain and on the others. Accuracies, fractions in [0, 1].
+    """Accuracies of a client's model on all domains (ACC), its own domain (BWT) and the other domains (FWT).
 
-    Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", section "Metrics".
-
-    Attributes
-    ----------
-    acc : float or None
-        On all domains' test sets (ACC). None where they hold no sample.
-    bwt : float
-        On the client's own domain (backward transfer, BWT).
-    fwt : float or None
-        On all the others (forward transfer, FWT). None where there are none, or where they hold no sample.
+    Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", section "Metrics": backward and
+    forward transfer. A score is None if its domains have no test samples.
     """
 
     acc: float | None
@@ -55,19 +47,10 @@ class DomainScores:
 
 
 def domain_scores(accuracies: Mapping[int, float], own: int, samples: Mapping[int, int] | None = None) -> DomainScores:
-    """Return the scores of one client from its accuracy on each domain's test set.
+    """Return the scores of a client's model from its accuracy on each domain's test set, including its `own` domain.
 
-    The paper puts the test sets together, so a domain counts by its samples; without ``samples`` all count alike,
-    which is the same where the test sets are of one size.
-
-    Parameters
-    ----------
-    accuracies : mapping of int to float
-        Of the client's model on each domain, the own one among them; in [0, 1].
-    own : int
-        The client's own domain.
-    samples : mapping of int to int, optional
-        How many test samples each domain has, 0 or more.
+    The paper merges the test sets, which weights each domain by its number of test `samples`. Without `samples`, all
+    domains have the same weight, as with test sets of equal size.
 
     Examples
     --------

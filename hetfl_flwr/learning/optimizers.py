@@ -1,7 +1,7 @@
-"""torch's optimizers, free of the wrappers that hide them from ``torch.compile``, and their state as named tensors.
+"""PyTorch's optimizers without the wrappers for ``torch.compile``, and their state as named tensors.
 
-The first call of a wrapped method imports the whole compiler, which takes as long as importing torch. Nothing is
-compiled here.
+The first call of a wrapped method imports the whole compiler, which takes as long as importing torch and is not needed
+here.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class AdamW(torch.optim.AdamW):
 
 @_unwrapped
 class SGD(torch.optim.SGD):
-    """Stochastic gradient descent; some parameters may have no momentum yet, where torch takes all or none."""
+    """Stochastic gradient descent. Some parameters may have no momentum yet, where PyTorch requires all or none."""
 
     def _init_group(self, group: Any, params: Any, grads: Any, buffers: Any) -> bool:
         sparse: bool = super()._init_group(group, params, grads, buffers)  # type: ignore[no-untyped-call]
@@ -42,12 +42,12 @@ class SGD(torch.optim.SGD):
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    """Return the parameters that an optimizer steps, in their order."""
+    """Return the parameters of an optimizer, in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Return an optimizer's moments and counters under ``INDEX.NAME``, INDEX that of the parameter, after a prefix."""
+    """Return an optimizer's moments and counters as ``INDEX.NAME``, with the index of the parameter, after a prefix."""
     return {
         f"{prefix}{index}.{name}": value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         for index, parameter in enumerate(stepped(optimizer))
@@ -57,7 +57,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dic
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put copies of moments and counters back into a new optimizer over the same parameters."""
+    """Load copies of moments and counters into a new optimizer with the same parameters."""
     parameters = stepped(optimizer)
     for name, tensor in tensors.items():
         index, _, entry = name.partition(".")

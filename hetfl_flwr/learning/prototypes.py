@@ -10,21 +10,21 @@ from hetfl_flwr.models import SplitModel
 
 @torch.no_grad()
 def class_means(model: SplitModel, samples: Samples) -> tuple[Tensor, Tensor]:
-    """Return the mean embedding of each class, in evaluation mode; the model's mode is put back.
+    """Return the mean embedding of each class, in evaluation mode; restore the model's mode.
 
     Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, Eq. (3).
 
     Parameters
     ----------
     model : SplitModel
-        Of C classes and width D.
+        A model with C classes and width D.
     samples : Samples
-        What the means are over.
+        The samples to average over.
 
     Returns
     -------
     tuple of Tensor
-        Means (C, D) float32, 0 for a class without samples, and the number of samples of each class, (C,) int64.
+        The means (C, D), float32, 0 for a class without samples, and the number of samples of each class, (C,) int64.
     """
     was_training = model.training
     model.eval()

@@ -1,6 +1,6 @@
-"""Quality of a classifier beyond accuracy, as fractions, and class weights for training.
+"""Metrics of a classifier beyond accuracy, as fractions, and class weights for training.
 
-The same figures as scikit-learn's, in numpy alone: a node loads no library for them.
+They equal scikit-learn's, but use only NumPy, so that a node does not need scikit-learn.
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,12 @@ IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.floating[Any]]
 
 MAX_SCORES = 2**24
-"""Scores, of all samples and classes, up to which they are kept in memory for the area under the curve."""
+"""Maximum number of scores (samples times classes) for which the area under the ROC curve is computed."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """How often each of C classes is there, is predicted, and is both; arrays (C,).
-
-    Parameters
-    ----------
-    right, actual, predicted : array
-        Samples of the class that are predicted as such, samples of the class, and samples predicted as such.
+    """Counts (C,) for each class: correctly predicted samples, samples of the class, and samples predicted as it.
 
     Examples
     --------
@@ -54,40 +49,31 @@ class Hits:
 
     @property
     def recall(self) -> FloatArray:
-        """The part of each class's samples that is predicted as such, (C,); NaN where there is no sample."""
+        """The recall of each class, (C,); NaN for a class without samples."""
         return np.where(self.actual > 0, self.right / np.maximum(self.actual, 1), np.nan)
 
     @property
     def balanced_accuracy(self) -> float:
-        """The mean recall of the classes that have a sample, of which there is one at least."""
+        """The mean recall of the classes with samples; there must be at least one."""
         return float(self.recall[self.actual > 0].mean())
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of the classes that have a sample or are predicted, of which there is one at least."""
+        """The mean F1 of the classes that have samples or are predicted; there must be at least one."""
         either = self.actual + self.predicted
         return float((2 * self.right[either > 0] / either[either > 0]).mean())
 
     @property
     def unpredicted(self) -> IntArray:
-        """The classes that have a sample and are predicted for none."""
+        """The classes that have samples but are never predicted."""
         return np.flatnonzero((self.actual > 0) & (self.predicted == 0))
 
 
 def auc(scores: FloatArray, labels: IntArray) -> float | None:
-    """Return the mean area under the ROC curve of each class against the rest.
+    """Return the mean area under the ROC curve of each class against the rest, from scores (N, C) and labels (N,).
 
-    Parameters
-    ----------
-    scores : array
-        (N, C), of each sample for each class; only their order counts, and equal ones count half.
-    labels : array
-        (N,), 0..C-1.
-
-    Returns
-    -------
-    float or None
-        The mean over the classes with samples that are not all samples. None: there is no such class.
+    Only the order of scores matters; ties count half. The mean is over the classes with at least one positive and one
+    negative sample; without such a class, it is None.
 
     Examples
     --------
@@ -109,15 +95,22 @@ def auc(scores: FloatArray, labels: IntArray) -> float | None:
 
 
 def measure(model: nn.Module, samples: Samples) -> Metrics:
-    """Return a client's metrics of a model on some samples, in one pass over them.
+    """Return the metrics of a model on some samples, in one pass over them.
+
+    Parameters
+    ----------
+    model : Module
+        A model from inputs to logits (B, C).
+    samples : Samples
+        The samples to evaluate on.
 
     Returns
     -------
     dict
-        ``accuracy``, ``loss`` (mean cross-entropy) and ``num-examples``; where there are samples, also
-        ``balanced-accuracy``, ``macro-f1``, ``auc`` (where a class has samples and is not alone, and there are at most
-        `MAX_SCORES` scores), and, of at most `MAX_CLASSES` classes, ``recall.C`` for each class C that has samples
-        and ``unpredicted.C`` for each of these that is predicted for none.
+        ``accuracy``, ``loss`` (mean cross-entropy) and ``num-examples``. With samples, also ``balanced-accuracy``,
+        ``macro-f1`` and ``auc`` (if the samples have more than one class, and at most `MAX_SCORES` scores); with at
+        most `MAX_CLASSES` classes, ``recall.C`` for each class C with samples, and ``unpredicted.C`` for each of these
+        classes that is never predicted.
     """
     outputs: list[Tensor] = []
     measured = evaluate(model, samples, take=outputs.append)
@@ -126,7 +119,7 @@ def measure(model: nn.Module, samples: Samples) -> Metrics:
 
 
 def _qualities(logits: Tensor, labels: Tensor) -> Metrics:
-    """Return the figures of logits (N, C) besides accuracy; N is 1 or more."""
+    """Return the metrics of logits (N, C) in addition to loss and accuracy; N is 1 or more."""
     classes, actual = logits.shape[1], labels.cpu().numpy()
     hits = Hits.of(actual, logits.argmax(1).cpu().numpy(), classes)
     metrics: Metrics = {"balanced-accuracy": hits.balanced_accuracy, "macro-f1": hits.macro_f1}
@@ -141,14 +134,11 @@ def _qualities(logits: Tensor, labels: Tensor) -> Metrics:
 
 
 def baseline(data: ClientData) -> Metrics:
-    """Return a client's metrics of its data, independent of the model; empty without test samples.
+    """Return the metrics of a client's data, independent of the model; empty without test samples.
 
-    Returns
-    -------
-    dict
-        ``majority``: the accuracy, on the test samples, of always predicting the class that most training samples have
-        (of several, the first); of at most `MAX_CLASSES` classes, ``untested.C`` for each class C that has training
-        samples and no test sample.
+    ``majority`` is the test accuracy of always predicting the most frequent class of the training samples (the first,
+    if there are several). With at most `MAX_CLASSES` classes, ``untested.C`` is set for each class C that has training
+    but no test samples.
     """
     if not len(data.test):
         return {}
@@ -161,18 +151,10 @@ def baseline(data: ClientData) -> Metrics:
 
 
 def balanced_weights(counts: Tensor) -> Tensor:
-    """Return the weight of a sample of each class that gives all classes the same total weight.
+    """Return the sample weights (C,) that give all classes the same total weight, from their counts (C,).
 
-    Parameters
-    ----------
-    counts : Tensor
-        (C,) int64, samples of each class.
-
-    Returns
-    -------
-    Tensor
-        (C,) float32, N / (classes with samples * samples of the class), as scikit-learn's ``"balanced"``; 1 for a class
-        without samples.
+    These are N / (classes with samples * samples of the class), float32, as in scikit-learn's ``"balanced"``; 1 for a
+    class without samples.
 
     Examples
     --------

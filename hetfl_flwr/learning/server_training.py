@@ -1,4 +1,4 @@
-"""Training on the server: steps of plain SGD over named arrays, with the same bits wherever the server runs."""
+"""Training on the server: plain SGD on named arrays, with the same bits on every server."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays
 
 Tensors = Mapping[str, Tensor]
-"""Named tensors, as the arrays that they were made of."""
+"""Named tensors, with the names of the arrays that they were made from."""
 
 
 @dataclass(frozen=True)
 class ServerTraining:
-    """How a server trains arrays on (point, class) pairs, such as the clients' prototypes: by plain SGD.
+    """Training of arrays on the server with plain SGD, on (point, class) pairs such as the clients' prototypes.
 
-    Mini-batches are of the run config's ``batch-size``.
+    Mini-batches have the run config's ``batch-size``.
 
     Parameters
     ----------
     algorithm : str
-        Whose, for errors.
+        The name of the algorithm, for error messages.
     epochs : int
-        Passes over the pairs, 0 or more. With 0, or without pairs, the arrays come back as they are.
+        The number of passes over the pairs, 0 or more. With 0, or without pairs, the arrays do not change.
     rate : float
-        Learning rate, above 0.
+        The learning rate, above 0.
     """
 
     algorithm: str
@@ -47,26 +47,25 @@ class ServerTraining:
         config: RunConfig,
         scope: Iterable[int],
     ) -> Arrays:
-        """Return arrays as they are after training.
+        """Train copies of arrays and return them.
 
         Parameters
         ----------
         arrays : mapping of str to array
-            What is trained, float32. It stays as it is.
+            The arrays to train, float32. They are not changed.
         pairs : tuple of Tensor
-            Points (N, D) float32 and labels (N,) int64; N may be 0.
+            The points (N, D), float32, and labels (N,), int64. N may be 0.
         loss : callable
-            From the arrays as tensors, some points (B, D) and their labels (B,) to a scalar.
+            A function from the arrays as tensors, a batch of points (B, D) and their labels (B,) to a scalar.
         config : RunConfig
             The run config.
         scope : iterable of int
-            Scope of the random order of the pairs, in addition to the seed: the round, and the clients that have sent
-            them.
+            Seeds the order of the pairs in addition to the run's seed: the round, and the clients that have sent them.
 
         Raises
         ------
         ConfigError
-            An array is no longer finite.
+            If an array is no longer finite.
         """
         points, labels = pairs
         order = generator(config.seed, *scope, "server-training")

@@ -19,18 +19,18 @@ from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gr
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW, stepped
 
 EVALUATION_BATCH = 1024
-"""Samples that the evaluation loop sends through a model at once."""
+"""Batch size of the evaluation loop."""
 
 
 class Terms(NamedTuple):
-    """A loss in two terms, whose gradients may conflict.
+    """A loss of two terms with gradients that may conflict.
 
     Parameters
     ----------
     own : Tensor
-        Scalar, of the client's own labels.
+        The loss on the client's own labels, a scalar.
     distillation : Tensor
-        Scalar, the distillation term: of what it learns from others.
+        The distillation term, from other clients' knowledge, a scalar.
     """
 
     own: Tensor
@@ -38,17 +38,25 @@ class Terms(NamedTuple):
 
 
 Loss = Callable[[Tensor, Tensor], Tensor | Terms]
-"""From inputs (B, ...) and labels (B,) to a scalar, or to two."""
+"""A function from inputs (B, ...) and labels (B,) to a scalar, or to two as `Terms`."""
 
 PROJECTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qp": lambda distillation, own: own + project(distillation, own),
     "pcgrad": pcgrad,
 }
-"""How the gradients (P,) of two terms are combined, by the name of the projection."""
+"""Functions that combine the gradients (P,) of two terms, by the name of the projection."""
 
 
 def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer that a run config names, in its fused form: one pass over all parameters a step."""
+    """Build the optimizer that the run config sets, as a fused optimizer: one pass over all parameters per step.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run config with ``optimizer``, ``learning-rate``, ``weight-decay`` and ``momentum``.
+    parameters : iterable of Parameter
+        The parameters to optimize.
+    """
     rate, decay = config.learning_rate, config.weight_decay
     match config.optimizer:
         case "adam" | "amsgrad":
@@ -60,16 +68,16 @@ def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> tor
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, before_step: Callable[[], None] = lambda: None) -> None:
-    """Take one optimizer step on a loss, from zero gradients.
+    """Set gradients to zero, backpropagate a loss, and take one optimizer step.
 
     Parameters
     ----------
     optimizer : Optimizer
         The optimizer.
     loss : Tensor
-        A scalar.
+        The loss, a scalar.
     before_step : callable
-        Called between gradient and step.
+        A function that is called between backward pass and step.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -82,27 +90,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, before_step: Callabl
 def draw_epochs(
     rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int
 ) -> Iterator[list[Tensor]]:
-    """Yield the positions of each mini-batch of a round, pass by pass over the data.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Source of the order.
-    samples : int
-        Number of training samples, 1 or more.
-    size : int
-        Samples of a batch. Where it is above 1, a last batch of one sample joins the one before it: batch norm
-        cannot train on one.
-    epochs : int
-        Passes over the data, each in an order of its own, where `batches` is 0.
-    batches : int
-        Number of batches in all, over as many passes as that takes. 0: whole epochs.
-
-    Yields
-    ------
-    list of Tensor
-        The batches of one pass: positions (B,), int64.
-    """
+    """Yield the mini-batches of a round, one list for each pass over the data; see `draw_batches`."""
     left = batches
     passes = 0
     while left > 0 if batches else passes < epochs:
@@ -116,12 +104,32 @@ def draw_epochs(
 
 
 def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
-    """Yield the same mini-batches as `draw_epochs`, one after the other."""
+    """Yield the mini-batches of a round.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The generator that shuffles the samples.
+    samples : int
+        The number of training samples, 1 or more.
+    size : int
+        The batch size. If it is above 1, a last batch of one sample is merged into the batch before it, because batch
+        norm cannot train on one sample.
+    epochs : int
+        The number of passes over the data, each in a new order, if `batches` is 0.
+    batches : int
+        The total number of batches, over as many passes as needed. 0: whole epochs.
+
+    Yields
+    ------
+    Tensor
+        The positions of the samples of a batch, (B,) int64.
+    """
     return chain.from_iterable(draw_epochs(rng, samples, size, epochs=epochs, batches=batches))
 
 
 def batches_a_round(config: RunConfig, samples: int) -> int:
-    """Return how many mini-batches `draw_epochs` yields in a round, as the run config says.
+    """Return how many mini-batches `draw_batches` yields in a round with this run config.
 
     Examples
     --------
@@ -133,16 +141,16 @@ def batches_a_round(config: RunConfig, samples: int) -> int:
 
 
 def max_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:
-    """Return the most samples that a round's mini-batches hold together, repeats included.
+    """Return the largest total size of a round's mini-batches, including repeated samples.
 
     Parameters
     ----------
     config : RunConfig
-        ``batch-size``, ``local-epochs`` and ``local-batches``.
+        The run config with ``batch-size``, ``local-epochs`` and ``local-batches``.
     samples : int
-        They are drawn from so many samples, or from fewer.
+        The largest number of samples to draw from.
     times : int
-        How many times the local work that the run config names.
+        How many times the local work of the run config is done.
 
     Examples
     --------
@@ -165,33 +173,33 @@ def train(
     before_step: Callable[[], None] = lambda: None,
     projection: str = "none",
 ) -> tuple[int, float]:
-    """Take one optimizer step a batch.
+    """Take one optimizer step per mini-batch.
 
     Parameters
     ----------
     samples : Samples
-        What is trained on.
+        The training samples.
     batches : iterable of Tensor
-        Positions (B,) of each mini-batch.
+        The positions (B,) of the samples of each mini-batch.
     optimizer : Optimizer
-        What it steps.
+        The optimizer.
     loss : callable
-        The loss of a batch, of which the gradient is taken.
+        A function that returns the loss of a batch; see `Loss`.
     before_step : callable, optional
-        Called between each gradient and its step.
+        A function that is called between each backward pass and its step.
     projection : {"none", "qp", "pcgrad"}
-        How the gradients of a loss in two terms are combined, as the run config has it: "pcgrad" is of Yu et al.,
-        NeurIPS 2020. All but "none" take a second backward pass.
+        How to combine the gradients of a loss of two terms, as in the run config. "pcgrad" is the method of Yu et al.,
+        NeurIPS 2020. All but "none" need a second backward pass.
 
     Returns
     -------
     tuple of int and float
-        Samples seen, and the mean loss over them (before each step).
+        The number of samples seen, and their mean loss, computed before each step.
 
     Raises
     ------
     DivergedError
-        The loss is no longer finite.
+        If the loss is no longer finite.
     """
     sizes, losses = [], []
     for rows in batches:
@@ -210,14 +218,16 @@ def train(
         total += one * size
     mean = total / seen if seen else 0.0
     if not isfinite(mean):
-        raise DivergedError(f"training diverged: the loss is {mean}: lower learning-rate, or other weights of the loss")
+        raise DivergedError(
+            f"training diverged: the loss is {mean}: lower learning-rate, or change the weights of the loss"
+        )
     return seen, mean
 
 
 def _descend_apart(
     optimizer: torch.optim.Optimizer, terms: Terms, before_step: Callable[[], None], projection: str
 ) -> Tensor:
-    """Take one step by what the gradients of the two terms become together, and return the loss."""
+    """Take one step with the combined gradients of the two terms, and return the loss."""
     parameters, gradients = stepped(optimizer), []
     for term, again in ((terms.own, True), (terms.distillation, False)):
         optimizer.zero_grad(set_to_none=True)
@@ -234,16 +244,16 @@ def _descend_apart(
 def take_statistics(
     model: nn.Module, batches: Iterable[Tensor], outputs: Callable[[Tensor], Tensor] | None = None
 ) -> None:
-    """Set batch norm's running mean and variance to the mean of those of some batches; the model's mode is put back.
+    """Set the running mean and variance of batch norm to their mean over some batches; restore the model's mode.
 
     Parameters
     ----------
     model : Module
-        Whose batch norm.
+        The model with the batch norm layers.
     batches : iterable of Tensor
-        Inputs (B, ...) of each batch.
+        The inputs (B, ...) of each batch.
     outputs : callable, optional
-        What the model computes. Default: the model itself.
+        The function that computes the model's outputs. Default: the model itself.
     """
     was_training = model.training
     norms = [layer for layer in model.eval().modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
@@ -261,16 +271,16 @@ def take_statistics(
 
 @torch.no_grad()
 def outputs(module: nn.Module, samples: Samples, rows: Tensor | None = None) -> Tensor:
-    """Return a module's outputs for samples in evaluation mode, (N, ...); its mode is restored.
+    """Return a module's outputs (N, ...) for samples in evaluation mode; restore the module's mode.
 
     Parameters
     ----------
     module : Module
-        From inputs, such as a model or its body.
+        A module that takes inputs, such as a model or its body.
     samples : Samples
         The samples.
     rows : Tensor, optional
-        Positions (N,) of those that are taken. Default: all.
+        The positions (N,) of the samples to use. Default: all.
     """
     was_training, rows = module.training, torch.arange(len(samples)) if rows is None else rows
     module.eval()
@@ -281,7 +291,7 @@ def outputs(module: nn.Module, samples: Samples, rows: Tensor | None = None) -> 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss and accuracy of a model over some samples. With no samples, both are 0."""
+    """Loss and accuracy of a model on a number of samples; both are 0 without samples."""
 
     loss: float
     accuracy: float
@@ -292,16 +302,21 @@ class Evaluation:
 def evaluate(
     model: nn.Module, samples: Samples, *, take: Callable[[Tensor], object] = lambda logits: None
 ) -> Evaluation:
-    """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back.
+    """Compute mean cross-entropy and accuracy in evaluation mode; restore the model's mode.
 
     Parameters
     ----------
     model : Module
-        From inputs to logits (B, C).
+        A model from inputs to logits (B, C).
     samples : Samples
-        What it is measured on.
+        The samples to evaluate on.
     take : callable, optional
-        Called with the logits of each batch, in order.
+        A function that is called with the logits of each batch, in order.
+
+    Returns
+    -------
+    Evaluation
+        `loss`, `accuracy`, in [0, 1], and the number of `samples`. Without samples, loss and accuracy are 0.
     """
     was_training = model.training
     model.eval()

@@ -1,6 +1,6 @@
-"""Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own.
+"""Models: a body and a linear head, a zoo of small models that adapt to the data, and any PyTorch module of the user.
 
-Nothing here trains, or knows more of clients than their numbers.
+Nothing here trains a client's model. Of clients, only their ids are known here.
 """
 
 from hetfl_flwr.models.building import CatalogueRow, build_model, catalogue_rows

@@ -1,4 +1,4 @@
-"""Models built by name: with the initial weights of a seed, in the width and of the size that are asked for."""
+"""Build models by name, with the initial weights of a seed and the requested width."""
 
 import inspect
 from collections.abc import Callable
@@ -27,11 +27,11 @@ from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
 from hetfl_flwr.seeding import seeded
 
 LARGEST = 2**30
-"""Numbers in a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
+"""Maximum numbers in a model of the zoo: with gradients and the moments of Adam, they take 16 GiB."""
 
 
 class CatalogueRow(NamedTuple):
-    """A model of the zoo for given data; where it does not fit, `problem` says why, the numbers are None."""
+    """A model of the zoo for given data. If it does not fit, `problem` says why, and the numbers are None."""
 
     name: str
     summary: str
@@ -55,41 +55,34 @@ def build_model(
 ) -> SplitModel:
     """Build a model for the data, in training mode, on the CPU.
 
+    Raises ModelError if the name is unknown, the model cannot be built, does not fit the data or would have more than
+    `LARGEST` numbers, or if pretrained weights are missing. PyTorch's global generator does not change.
+
     Parameters
     ----------
     name : str
-        A model of the zoo, or ``package.module:function``: a function that takes the DataSpec and returns a
-        SplitModel, or any other torch module whose last step is a Linear. ``NAME@0.5`` is of half the width, with
-        random weights.
+        A model of the zoo, or ``package.module:function``: a function that takes the DataSpec and returns a SplitModel
+        or any other module that ends in a Linear. ``NAME@0.5`` has half the width, with random weights.
     spec : DataSpec
-        Shape of one sample and number of classes.
-    seed : int
-        The run's seed, 0 or more.
-    scope : tuple of int or str
-        What the weights are for, such as ``(client_id,)``. Equal seed and scope give equal initial weights;
-        torch's global generator is left as it was.
+        Shape of a sample and number of classes.
+    seed, scope : int, and tuple of int or str
+        The run's seed, and what the weights are for, such as ``(client_id,)``: the same seed and scope give the same
+        initial weights.
     width : int
-        Embedding width D, 0 or more. A model of another width is brought to it as `width_by` says; the body's own
-        weights are the same either way. 0: the model's own.
+        Embedding width D; 0 for the model's own. A model with another width is adapted as `width_by` sets; the weights
+        of its body do not change.
     pretrained : str
-        Where a network of torchvision takes its weights from: ``"torchvision"``, ``"hub"`` or a folder, as in
-        `pretrained.find_weights`. Models of other kinds have random weights all the same. Empty: so have all.
+        Source of the weights of torchvision's networks: ``"torchvision"``, ``"hub"`` or a folder, as in
+        `pretrained.find_weights`. Other models, or all if it is empty, have random weights.
     head_bias : bool
-        Whether the head has a bias. Without it, all other weights are the same as with it.
+        Whether the head has a bias. The other weights do not depend on it.
     width_by : {"linear", "pool"}
-        "linear": a Linear and a ReLU behind the body. "pool": an average pooling. See `widened`.
+        How the width is adapted; see `widened`.
     stem : {"fitted", "imagenet"}
-        The first layers of torchvision's networks on images below 64 pixels a side, as in `vision.vision`. Models of
-        other kinds are the same either way.
+        The first layers of torchvision's networks for small images; see `vision.vision`.
     bounded : bool
-        Whether another machine has described the data: then an input of more than `bounds.MAX_INPUTS` numbers, and a
-        model of the zoo of more than `bounds.MAX_NUMBERS`, is refused before any memory is set aside for it.
-
-    Raises
-    ------
-    ModelError
-        If the name is unknown, the model cannot be built, does not fit the data or would have more than `LARGEST`
-        numbers, or pretrained weights are absent.
+        Whether the data were described by another machine. Then an input of more than `bounds.MAX_INPUTS` numbers, and
+        a model of the zoo with more than `bounds.MAX_NUMBERS`, is rejected before any memory is allocated.
 
     Examples
     --------
@@ -112,7 +105,7 @@ def build_model(
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
-    """Return what each model of the zoo becomes for the data.
+    """Return the size of each model of the zoo for the data.
 
     Examples
     --------
@@ -136,7 +129,7 @@ def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
 
 @lru_cache(maxsize=256)
 def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: Stem, most: int) -> None:
-    """Refuse a model of the zoo that has more numbers; nothing is allocated."""
+    """Raise ModelError for a model of the zoo with more numbers, without allocating memory."""
     with seeded(0, "size"), torch.device("meta"):
         model = widened(_build(name, spec, "", stem, 0), width, width_by)
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
@@ -154,7 +147,7 @@ def _build(name: str, spec: DataSpec, pretrained: str, stem: Stem, seed: int) ->
         return narrowed(model, part)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # an own model may do anything, such as sys.exit()
+    except BaseException as error:  # a user-defined model may do anything, such as sys.exit()
         if ends_process(error):
             raise
         raise ModelError(f"model '{name}' for {_called(spec)}: {cause(error)}") from error
@@ -167,13 +160,13 @@ def _called(spec: DataSpec) -> str:
 Function = Callable[[DataSpec], object]
 
 _KNOWN: dict[tuple[int, DataSpec, int], tuple[Function, dict[str, torch.Tensor]]] = {}
-"""By function (which is held, so that its id stays its own), data and seed: the buffers that training leaves alone."""
+"""Constant buffers by the id of the function, data and seed; the function is kept so that its id is not reused."""
 
 
 def _build_own(name: str, seed: int, spec: DataSpec) -> SplitModel:
-    """Build a user's own model, whose constant buffers are the same in all clients, as those of the server's model.
+    """Build a user-defined model, with the same constant buffers in all clients and on the server.
 
-    The first of a process is built twice: one of them is tried out.
+    The first one in a process is built twice, to train one of them for the check.
     """
     build = _own_function(name)
     key = id(build), spec, seed
@@ -189,16 +182,13 @@ def _build_own(name: str, seed: int, spec: DataSpec) -> SplitModel:
 
 
 def _own_function(name: str) -> Function:
-    """Return the function of a user's module that a name is of.
+    """Import the function of a user-defined model.
 
-    Raises
-    ------
-    ModelError
-        The module cannot be imported, or has no such function of one argument.
+    Raises ModelError if the module cannot be imported, or has no such function with one argument.
     """
     path, _, function = name.partition(":")
     try:
-        with seeded(0, "import"):  # it may draw or seed
+        with seeded(0, "import"):  # the module may use random numbers or set seeds
             module = import_module(path)
     except KeyboardInterrupt:
         raise
@@ -213,12 +203,12 @@ def _own_function(name: str) -> Function:
         raise ModelError(unknown(f"function of module '{path}'", function, own))
     build = getattr(module, function)
     if not _takes_one(build):
-        raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec alone")
+        raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes only a DataSpec")
     return build  # type: ignore[no-any-return]
 
 
 def _takes_one(build: object) -> bool:
-    """Return whether something can be called with one argument; unknown for functions written in C, as `os.abort`."""
+    """Return whether an object can be called with one argument; False for functions in C, such as `os.abort`."""
     try:
         inspect.signature(build).bind(None)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Networks of part of a model's width: the same layers, with the leading part of each one's channels.
+"""Narrow networks: the same layers as a model, with the leading part of the channels of each layer.
 
 Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
-ICLR 2021: there a client of complexity level p has the leading ``r^(p - 1)`` of the channels of the global model.
+ICLR 2021: a client of complexity level p has the leading ``r^(p - 1)`` of the channels of the global model.
 """
 
 from fractions import Fraction
@@ -14,16 +14,26 @@ from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
 
 SIGN = "@"
-"""What stands between a model's name and its part of the width, as in ``lenet5@0.5``."""
+"""The separator between a model's name and the part of its width, as in ``lenet5@0.5``."""
 
 
 def parse_width(name: str) -> tuple[str, Fraction]:
-    """Return the model that a name is of, and the part of its width, above 0 and at most 1.
+    """Split the name of a model into the full model's name and the part of its width.
+
+    Parameters
+    ----------
+    name : str
+        The name of a model, with or without a part of its width, such as ``"lenet5@0.5"``.
+
+    Returns
+    -------
+    tuple of str and Fraction
+        The name of the full model, and the part of its width, above 0 and at most 1.
 
     Raises
     ------
     ModelError
-        What follows the sign is no such number.
+        If the text after ``@`` is not such a number.
 
     Examples
     --------
@@ -41,7 +51,7 @@ def parse_width(name: str) -> tuple[str, Fraction]:
 
 
 def network_of(name: str) -> str:
-    """Return the model that a name is of, whatever follows the sign.
+    """Return the name of the full model, without checking the part of the width.
 
     Examples
     --------
@@ -52,23 +62,14 @@ def network_of(name: str) -> str:
 
 
 def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
-    """Return a model with part of the channels in each layer; its inputs and classes are unchanged.
+    """Reduce each layer of a model to a part of its channels, in place; inputs and classes do not change.
 
-    Each weight is of the leading part of the wide model's in each dimension: with all other weights 0, the wide model
-    computes the same, as long as its channels keep their order from layer to layer, as in a chain or a ResNet.
+    A narrow weight has the shape of the leading part of the wide weight in each dimension. A wide model with all other
+    weights 0 computes the same function, if channels keep their order from layer to layer, as in a chain or a ResNet.
 
-    Parameters
-    ----------
-    model : SplitModel
-        It is changed. Its layers with weights are linear ones, one- and two-dimensional convolutions (of one group, or
-        of one a channel) and batch norm; the first of them takes the inputs. New weights are drawn as PyTorch does.
-    part : Fraction
-        Above 0, at most 1. 1: the model as it is.
-
-    Raises
-    ------
-    ModelError
-        A layer is of another kind, or has a number of channels of which there is no such part.
+    Layers with weights may be linear, one- and two-dimensional convolutions (with one group, or one per channel) and
+    batch norm, and the first of them takes the inputs. New weights are initialised as PyTorch does. With `part` 1, the
+    model does not change. Raises ModelError for other layers, or if a layer's number of channels has no such part.
 
     Examples
     --------
@@ -91,23 +92,23 @@ def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
         if any(True for _ in layer.parameters(recurse=False)) or any(True for _ in layer.buffers(recurse=False))
     }
     if list(layers) == ["head"]:
-        raise ModelError(f"there is no part of its width to take: {type(model.body).__name__} has no weights")
+        raise ModelError(f"it cannot be narrowed: its body, a {type(model.body).__name__}, has no weights")
     for number, (name, layer) in enumerate(layers.items()):
         _narrow(layer, _Part(part, f"layer '{name}'"), takes_inputs=number == 0, is_head=layer is model.head)
     return model
 
 
 class _Part:
-    """Takes part of numbers of channels of one layer."""
+    """A part of the width, for the channels of one layer."""
 
     def __init__(self, part: Fraction, where: str) -> None:
         self.part, self.where = part, where
 
     def of(self, channels: int) -> int:
-        """Return so many channels, if these are a whole number."""
+        """Return this part of a number of channels; raise ModelError if it is not a whole number."""
         some = channels * self.part
         if some.denominator != 1:
-            raise ModelError(f"{self.where} has {channels} channels, of which {float(self.part):g} is no whole number")
+            raise ModelError(f"{self.where} has {channels} channels: {float(self.part):g} of it is not a whole number")
         return int(some)
 
 
@@ -130,7 +131,7 @@ def _narrow(layer: nn.Module, part: _Part, *, takes_inputs: bool, is_head: bool)
                 setattr(layer, name, torch.empty(shape))
     else:
         kind = type(layer).__name__
-        raise ModelError(f"{part.where} is a {kind}, and only Linear, Conv1d, Conv2d and BatchNorm have a part of it")
+        raise ModelError(f"{part.where} is a {kind}, and only Linear, Conv1d, Conv2d and BatchNorm can be narrowed")
     if layer.weight is not None:
         layer.weight = nn.Parameter(torch.empty(shape))
     if bias:

@@ -1,4 +1,4 @@
-"""Mixed precision: a model's forward passes in bfloat16 where that is safe, everything around them in float32."""
+"""Mixed precision: forward passes of a model in bfloat16 where this is safe, and everything else in float32."""
 
 from contextlib import ExitStack
 
@@ -9,17 +9,10 @@ from hetfl_flwr.models.split_model import SplitModel
 
 
 def mixed(model: SplitModel, precision: str) -> SplitModel:
-    """Let body and head compute under ``torch.autocast``, each time that either is called.
+    """Let body and head of a model run under ``torch.autocast``, in place, with ``"bfloat16"`` or ``"none"`` for off.
 
-    Features and logits come out as float32, so that losses, gradients and all that is sent stay float32, as weights
-    and optimizers do. Copies of the model compute as it does.
-
-    Parameters
-    ----------
-    model : SplitModel
-        It is changed, and returned.
-    precision : str
-        ``"bfloat16"``, or ``"none"``: the model stays as it is.
+    Features and logits are returned as float32, so that losses, gradients, weights, optimizers and payloads stay
+    float32. Copies of the model behave in the same way.
 
     Examples
     --------
@@ -32,12 +25,12 @@ def mixed(model: SplitModel, precision: str) -> SplitModel:
     for part in (model.body, model.head):
         region = _Region(getattr(torch, precision))
         part.register_forward_pre_hook(region.enter)
-        part.register_forward_hook(region.leave, always_call=True)  # also after an error: autocast is never left on
+        part.register_forward_hook(region.leave, always_call=True)  # also after an error, to turn autocast off
     return model
 
 
 class _Region:
-    """The forward passes of one module under autocast."""
+    """Hooks that run the forward passes of a module under autocast."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -49,4 +42,4 @@ class _Region:
 
     def leave(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor | None) -> object:
         self._open.pop().close()
-        return None if output is None else output.float()  # None: the forward pass has failed
+        return None if output is None else output.float()  # None if the forward pass has failed

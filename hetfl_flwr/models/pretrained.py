@@ -1,4 +1,4 @@
-"""Weights of torchvision's networks, trained on ImageNet, from files on this machine. Nothing is downloaded."""
+"""ImageNet weights of torchvision's networks, from files on this machine. Nothing is downloaded."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,27 +12,18 @@ from torch import Tensor, nn
 from hetfl_flwr.errors import ModelError, cause
 
 ORIGINAL = "IMAGENET1K_V1"
-"""Which of torchvision's weights of a network are meant: those that all of them have."""
+"""The version of torchvision's weights that is used: the only one that all of its networks have."""
 
 ON_THE_HUB = ("resnet18", "resnet34", "resnet50")
-"""Networks whose weights the Hugging Face hub has under torchvision's names of layers (``timm/NAME.tv_in1k``)."""
+"""Networks with weights on the Hugging Face hub under torchvision's layer names (``timm/NAME.tv_in1k``)."""
 
 
 def find_weights(name: str, source: str) -> Path:
-    """Return the file with a network's weights.
+    """Return the path of the weights of a torchvision network.
 
-    Parameters
-    ----------
-    name : str
-        A network of torchvision, such as ``"resnet18"``.
-    source : str
-        ``"torchvision"``: the file that torchvision keeps in torch's hub folder. ``"hub"``: the cache of the Hugging
-        Face hub; ResNets only. Else a folder that holds ``NAME.safetensors`` or ``NAME.pth``.
-
-    Raises
-    ------
-    ModelError
-        There is none: says which file was looked for and how to get it.
+    The source is ``"torchvision"`` for the file that torchvision keeps in torch's hub folder, ``"hub"`` for the cache
+    of the Hugging Face hub (ResNets only), or a folder with ``NAME.safetensors`` or ``NAME.pth``. Raises ModelError
+    with the missing file and how to get it.
     """
     if source == "torchvision":
         url = import_module("torchvision.models").get_model_weights(name)[ORIGINAL].url
@@ -60,24 +51,11 @@ def find_weights(name: str, source: str) -> Path:
 
 
 def load_weights(module: nn.Module, head: str, file: Path) -> None:
-    """Put the weights of a file into a network. The file is read once in a process.
+    """Load the weights of a file into a network with torchvision's layer names and a linear layer `head` at the end.
 
-    Images of one channel take the sum over the three colours of the first convolution's weights, which is what three
-    equal colours give. The head is left as it is where its number of classes is another one, or the file has none.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The network, under torchvision's names of layers.
-    head : str
-        Name of its last linear layer.
-    file : Path
-        What `find_weights` found: a state dict, without any code in it.
-
-    Raises
-    ------
-    ModelError
-        The file cannot be read, or holds the weights of another network.
+    For images of one channel, the weights of the first convolution are summed over the three colours, which gives the
+    same result as three equal colours. The head is not loaded if the file has none or its number of classes differs.
+    Each file is read once per process. Raises ModelError if it cannot be read, or has the weights of another network.
     """
     weights, own = dict(_read(file)), module.state_dict()
     stem, heads = next(iter(own)), {f"{head}.weight", f"{head}.bias"}
@@ -89,7 +67,7 @@ def load_weights(module: nn.Module, head: str, file: Path) -> None:
         given, needed = (tuple(state[entry].shape) if entry in state else "absent" for state in (weights, own))
         if given != needed and not (given == "absent" and entry.endswith("num_batches_tracked")):
             raise ModelError(
-                f"pretrained: {file} holds the weights of another network: '{entry}' is {given} there, {needed} here"
+                f"pretrained: {file} has the weights of another network: '{entry}' is {given}, expected {needed}"
             )
     module.load_state_dict(weights, strict=False)
 
@@ -103,5 +81,5 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     except Exception as error:
         raise ModelError(f"pretrained: {file} cannot be read: {cause(error)}") from None
     if not isinstance(weights, Mapping) or not all(isinstance(entry, Tensor) for entry in weights.values()):
-        raise ModelError(f"pretrained: {file} is no state dict: save module.state_dict() alone, names to tensors")
+        raise ModelError(f"pretrained: {file} is not a state dict: save only module.state_dict(), names to tensors")
     return weights

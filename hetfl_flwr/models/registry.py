@@ -1,31 +1,32 @@
-"""Models by name: which there are, and which client gets which.
+"""Models by name, and their assignment to clients.
 
-Where the stacks come from, and what their sources do not say:
+The sources of the models, and choices that the sources leave open:
 
 - *mlp*: two hidden layers of 200 units.
-- *lenet5*: LeNet-5 in its modern form, with ReLU and max pooling; the first convolution is padded. It is what FedHeNN's
-  homogeneous model is said to be (Makhija et al., ICML 2022, section 4.1): two convolutions, each followed by max
-  pooling, and three linear layers.
-- *lenet*: LeNet as Caffe's MNIST example has it, seven times LeNet-5: 431,080 weights on MNIST. It may be FedH2L's (Li
-  et al., 2021, "Evaluation on Rotated MNIST"): its weights are to be over 1000 times what a node makes known in a
-  round, and these are 1,343 times as many numbers; LeNet-5's are 192 times as many.
-- *cnn1*, *cnn2*: Shen et al., "Federated Mutual Learning", section 5.1. The paper says neither how wide CNN1's hidden
-  layer is nor whether convolutions are padded: here it has 120 units, and they are not. CNN2's body is its convolutions
-  alone.
-- *cnn64*: FedHeNN's homogeneous model as its authors' scripts have it, with their filters and hidden units. They drop
-  out 60 % of the logits, here none. As published, they take the cross-entropy of the 64 features and align the logits'
-  softmax; here it is the other way round, as in the paper.
-- *cnn4*: ``FedAvgCNN`` of HtFLlib (Zhang et al., KDD 2025, arXiv 2506.03954), also of FedTGP (AAAI 2024). Its layout
-  is McMahan et al.'s (AISTATS 2017, section 3), whose convolutions are padded.
-- *fedhenn*: the five networks of Makhija et al., section 4.1: from one convolution and one linear layer to three and
-  three, each convolution followed by max pooling. The three between these ends, filters and units are not in the text.
-  Here it is 1 + 1, 1 + 2, 2 + 2, 2 + 3 and 3 + 3 layers, with the last linear one as head, and convolutions 3x3.
+- *lenet5*: LeNet-5 in its modern form, with ReLU and max pooling; the first convolution is padded. It matches the
+  description of FedHeNN's homogeneous model (Makhija et al., ICML 2022, section 4.1): two convolutions, each followed
+  by max pooling, and three linear layers.
+- *lenet*: LeNet as in Caffe's MNIST example, seven times as large as LeNet-5: 431,080 weights on MNIST. It may be the
+  model of FedH2L (Li et al., 2021, "Evaluation on Rotated MNIST"). The paper says that the weights are over 1000 times
+  what a node sends in a round; this model has 1,343 times as many numbers, LeNet-5 192 times as many.
+- *cnn1*, *cnn2*: Shen et al., "Federated Mutual Learning", section 5.1. The paper does not report the width of CNN1's
+  hidden layer or the padding of convolutions: here it has 120 units, and there is no padding. CNN2's body consists of
+  its convolutions only.
+- *cnn64*: FedHeNN's homogeneous model with the filters and hidden units of its authors' scripts. The scripts apply
+  dropout of 60 % to the logits; here there is none. As published, they take the cross-entropy of the 64 features and
+  align the softmax of the logits; here it is the other way round, as in the paper.
+- *cnn4*: ``FedAvgCNN`` of HtFLlib (Zhang et al., KDD 2025, arXiv 2506.03954), also used by FedTGP (AAAI 2024). Its
+  architecture is McMahan et al.'s (AISTATS 2017, section 3), which pads the convolutions.
+- *fedhenn*: the five networks of Makhija et al., section 4.1: from one convolution and one linear layer to three of
+  each, with max pooling after each convolution. The paper does not report the three networks in between, the filters
+  and the units. Here they have 1 + 1, 1 + 2, 2 + 2, 2 + 3 and 3 + 3 layers, with the last linear layer as head and 3x3
+  convolutions.
 - *tabular*: Liu et al., "Completely Heterogeneous Federated Learning" (CHFL), section 5.2, gives each client a random
-  perceptron and does not say from which range. Here ten of 1 to 4 layers of 16 to 128 units are drawn once for all:
-  they are the same in every run.
-- *conv1d*: the large one is ``HARCNN`` of HtFLlib, which has it from Jindong Wang's Deep-learning-activity-recognition;
-  9 channels of length 128 give it 2.3 million weights. The other two have half and a quarter of its filters, and one
-  hidden layer: sizes of our own, with a twentieth and less than a hundredth of its weights.
+  perceptron and does not report the range. Here ten perceptrons of 1 to 4 layers with 16 to 128 units are drawn once,
+  and are the same in every run.
+- *conv1d*: the large one is ``HARCNN`` of HtFLlib, taken from Jindong Wang's Deep-learning-activity-recognition; with 9
+  channels of length 128, it has 2.3 million weights. The other two have half and a quarter of its filters, and one
+  hidden layer, with a twentieth and less than a hundredth of its weights. These sizes are this project's choice.
 """
 
 import sys
@@ -44,7 +45,7 @@ from hetfl_flwr.models.zoo import FEDHE_TABLE, FEDPROTO_CHANNELS, Stack, fedhe, 
 from hetfl_flwr.seeding import generator
 
 OWN_MODEL = "package.module:function"
-"""How a user's own model is written: a function that takes a DataSpec and returns a torch.nn.Module."""
+"""The form of a user-defined model's name: a function that takes a DataSpec and returns a torch.nn.Module."""
 
 FEDHENN = (
     Stack((16,), ()),
@@ -59,7 +60,7 @@ TABULAR = tuple(
     Stack((), tuple(rng.integers(16, 128, size=rng.integers(1, 4, endpoint=True), endpoint=True).tolist()))
     for rng in (generator(number, "perceptron") for number in range(10))
 )
-"""The random perceptrons."""
+"""Random perceptrons."""
 
 CONV1D = {
     "small": Stack((8, 16), (32,), kernel=9, series=True),
@@ -71,7 +72,7 @@ CONV1D = {
 
 @dataclass(frozen=True)
 class ZooModel:
-    """A model of the zoo: what it is, and the function that builds it for the data."""
+    """A model of the zoo: its description, and the function that builds it for the data."""
 
     summary: str
     build: Callable[[DataSpec], SplitModel]
@@ -151,13 +152,13 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
         "bag": ZooModel("mean of the embeddings, two linear layers; texts", bag),
     }
 )
-"""Every model that has a name of its own."""
+"""All models of the zoo, by name."""
 
 FAMILIES = {
     family: [name for name in ZOO if name.startswith(f"{family}:")]
     for family in ("fedhe", "fedhenn", "fedproto", "tabular", "conv1d")
 }
-"""Names that stand for several models of the zoo, for all of theirs."""
+"""Names that stand for several models of the zoo."""
 
 
 def parse_models(text: str) -> tuple[str, ...]:
@@ -166,17 +167,22 @@ def parse_models(text: str) -> tuple[str, ...]:
     Parameters
     ----------
     text : str
-        Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``fedhenn``
+        Names of the zoo or ``package.module:function``. ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``fedhenn``
         for ``fedhenn:0`` to ``fedhenn:4``, ``fedproto`` for ``fedproto:18``, ``:20`` and ``:22``, ``tabular`` for
         ``tabular:0`` to ``tabular:9``, ``conv1d`` for ``conv1d:small``, ``:medium`` and ``:large``.
-        ``NAME@0.5`` has half of that one's width: see `narrow.narrowed`.
+        ``NAME@0.5`` has half the width of the model ``NAME``.
+
+    Returns
+    -------
+    tuple of str
+        The names, with a name that stands for several models replaced by theirs.
 
     Raises
     ------
     ConfigError
         If a name is empty.
     ModelError
-        If a name is neither of the zoo nor of the form of an own model.
+        If a name is not in the zoo and does not have the form of a user-defined model.
 
     Examples
     --------
@@ -195,16 +201,9 @@ def parse_models(text: str) -> tuple[str, ...]:
 
 
 def assign(models: str, client_id: int, order: Sequence[int] = ()) -> str:
-    """Return the model of a client: the list is assigned round-robin.
+    """Return the model of a client: the comma-separated list is assigned round-robin.
 
-    Parameters
-    ----------
-    models : str
-        Comma-separated list, as in `parse_models`.
-    client_id : int
-        The client id, 0 or more.
-    order : sequence of int, optional
-        The place of each client when the models are assigned, as `drawn_order` gives them; default: its id.
+    `order` is the place of each client in the assignment, as `drawn_order` returns it; by default, its id.
 
     Examples
     --------
@@ -217,34 +216,23 @@ def assign(models: str, client_id: int, order: Sequence[int] = ()) -> str:
 
 @cache
 def drawn_order(seed: int, clients: int) -> tuple[int, ...]:
-    """Return a place for each client, drawn by the seed, for models that are assigned at random."""
+    """Return a random place for each client, for the assignment of models at random."""
     return tuple(generator(seed, "models").permutation(clients).tolist())
 
 
 def check_pretrained(models: str) -> None:
-    """Refuse a list of models none of which has pretrained weights.
-
-    Parameters
-    ----------
-    models : str
-        Comma-separated list, as in `parse_models`.
-
-    Raises
-    ------
-    ConfigError
-        None of them is a network of torchvision.
-    """
+    """Raise ConfigError if no model of a comma-separated list has pretrained weights."""
     if TORCHVISION.keys().isdisjoint(parse_models(models)):
         raise ConfigError(
-            f"pretrained: none of the models {models} has such weights; these do: {', '.join(TORCHVISION)}"
+            f"pretrained: none of the models {models} has pretrained weights; these do: {', '.join(TORCHVISION)}"
         )
 
 
 def require_known(name: str) -> None:
-    """Refuse a name that is none of the zoo's, and not written as one of the user's own models."""
+    """Raise ModelError for a name that is not in the zoo and does not have the form of a user-defined model."""
     module, _, function = name.partition(":")
     own = module not in FAMILIES and all(part.isidentifier() for part in (*module.split("."), function))
     if name not in ZOO and not own:
         raise ModelError(unknown("model", name, [*ZOO, OWN_MODEL]))
     if own and module.partition(".")[0] in sys.stdlib_module_names:
-        raise ModelError(f"model '{name}': module '{module}' is Python's own and holds no models: name one of yours")
+        raise ModelError(f"model '{name}': module '{module}' is part of Python and has no models: name one of yours")

@@ -1,4 +1,4 @@
-"""A model as body and head: the body maps inputs to features (B, D), the head maps those to logits (B, C)."""
+"""Models as body and head: the body maps inputs to features (B, D), and the head maps features to logits (B, C)."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,23 +13,23 @@ from hetfl_flwr.errors import ModelError, cause, unknown
 from hetfl_flwr.seeding import seeded
 
 WidthBy = Literal["linear", "pool"]
-"""How a model gets another embedding width: see `widened`."""
+"""How the embedding width of a model is changed; see `widened`."""
 
 
 class SplitModel(nn.Module):
-    """A model made of a body and a linear head.
+    """A model that consists of a body and a linear head.
 
     Parameters
     ----------
     body : nn.Module
-        Maps inputs (B, ...) to features (B, D).
+        The module that maps inputs (B, ...) to features (B, D).
     head : nn.Linear
-        Maps features (B, D) to logits (B, C).
+        The layer that maps features (B, D) to logits (B, C).
 
     Raises
     ------
     ModelError
-        The head is no Linear.
+        If the head is not a Linear.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class SplitModel(nn.Module):
 
     @property
     def width(self) -> int:
-        """Number of features D that the body gives."""
+        """Number of features D that the body returns."""
         return self.head.in_features
 
     @property
@@ -68,7 +68,7 @@ class SplitModel(nn.Module):
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Return the number of weights of a model, without buffers such as the running means of batch norm.
+    """Return the number of parameters of a model, without buffers such as the running means of batch norm.
 
     Examples
     --------
@@ -79,12 +79,12 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def trainable_count(model: nn.Module) -> int:
-    """Return the number of weights of a model that training changes."""
+    """Return the number of trainable parameters of a model."""
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Return whether a layer of a model is normed over the batch, which takes two samples at once.
+    """Return whether a model has batch norm, which needs at least two samples in a batch.
 
     Examples
     --------
@@ -95,26 +95,26 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None = None) -> SplitModel:
-    """Split a copy of any module whose last layer is a Linear into body and head.
+    """Split a copy of a module that ends in a Linear into body and head.
 
-    The body is the module with its head replaced by the identity, so its own ``forward`` is kept.
+    The body is the module with its head replaced by the identity, so that it keeps its own ``forward``.
 
     Parameters
     ----------
     module : nn.Module
-        Maps inputs to logits, the last step being a Linear. It is left as it is.
+        A module from inputs to logits that ends in a Linear. It is not changed.
     head : str, optional
-        Name of that layer, as in ``module.named_modules()``. Default: the last Linear registered.
+        The name of that layer, as in ``module.named_modules()``. Default: the last registered Linear.
     spec : DataSpec, optional
-        The data. With it, two random samples are run to see that ``head(body(x))`` is exactly ``module(x)``, in
-        evaluation and in training, with large weights of the head; without it there is nothing to run, and the
-        split is taken on trust.
+        The specification of the data. If given, two random samples are used to check that ``head(body(x))`` equals
+        ``module(x)`` exactly, in evaluation and in training mode, with large weights in the head. Otherwise the split
+        is not checked.
 
     Raises
     ------
     ModelError
-        If there is no such Linear, the module does not fit the data or does not repeat itself under a seed, or another
-        step follows the head.
+        If there is no such Linear, the module does not fit the data, it is not deterministic under a seed, or another
+        operation follows the head.
 
     Examples
     --------
@@ -124,33 +124,26 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
     """
     linears = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
     if not linears:
-        raise ModelError(f"{type(module).__name__} has no Linear layer to be its head; end it with one")
+        raise ModelError(f"{type(module).__name__} has no Linear layer that could be its head; end it with one")
     if head is not None and head not in linears:
         raise ModelError(unknown(f"Linear layer of {type(module).__name__}", head, linears))
     name = linears[-1] if head is None else head
     model = cut(deepcopy(module), name)
     if spec is not None and not ends_in_head(module, name, model, spec):
         raise ModelError(
-            f"Linear layer '{name}' is not the last step of {type(module).__name__}: name the one that is, "
-            f"split(module, NAME, spec=spec), and let nothing follow it. Linear layers: {', '.join(linears)}"
+            f"Linear layer '{name}' is not the last step of {type(module).__name__}: name the last one with "
+            f"split(module, NAME, spec=spec), with no operation after it. Linear layers: {', '.join(linears)}"
         )
     return model
 
 
 def widened(model: SplitModel, width: int, by: WidthBy = "linear") -> SplitModel:
-    """Return a model of an embedding width: the body, one or two layers behind it, and a new head with bias.
+    """Return a model with another embedding width: the same body, one or two more layers, and a new head with bias.
 
-    Parameters
-    ----------
-    model : SplitModel
-        Its body is used, not copied; its head is not used.
-    width : int
-        Embedding width of the result. 0, or the model's own: the model as it is.
-    by : {"linear", "pool"}
-        "linear": a Linear and a ReLU. "pool": an average pooling, of which nothing is learnt. Feature j of the result
-        is the mean of the body's features from floor(j D / width) to ceil((j + 1) D / width) - 1, where D is the body's
-        width (`torch.nn.AdaptiveAvgPool1d`); a body that is narrower has its features repeated. HtFLlib (Zhang et al.,
-        KDD 2025) gives all models one width in this way.
+    With width 0, or the model's own, the model itself is returned. "linear" adds a Linear and a ReLU. "pool" adds an
+    average pooling without parameters (`torch.nn.AdaptiveAvgPool1d`): feature j is the mean of the body's features from
+    floor(j D / width) to ceil((j + 1) D / width) - 1, where D is the body's width; features of a narrower body are
+    repeated. HtFLlib (Zhang et al., KDD 2025) gives all models the same width in this way.
 
     Examples
     --------
@@ -167,11 +160,11 @@ def widened(model: SplitModel, width: int, by: WidthBy = "linear") -> SplitModel
 
 
 def channels_last(model: SplitModel) -> SplitModel:
-    """Let a model's convolutions have images with channels last in memory, which many are faster with on a CPU.
+    """Let a model's convolutions use the memory format channels last, which is faster for many networks on a CPU.
 
-    A training step of the zoo's larger networks gains a fifth to a half, one of LeNet-5 nothing (measured at 0a31836).
-    Parameters and shapes stay as they are; the first convolution lays its input out again, and all behind it follow. A
-    module that calls ``view`` on such images would fail, so it is for the zoo's own.
+    It makes a training step of the zoo's larger networks faster by a fifth to a half, and has no effect on LeNet-5
+    (measured at 0a31836). Parameters and shapes do not change: the first convolution converts its input, and the layers
+    after it keep the format. A module that calls ``view`` on such images would fail, so use this only for the zoo.
     """
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
@@ -185,13 +178,13 @@ def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tenso
     if images.device.type != "cpu" or images.dim() != 4:
         return inputs
     _, channels, height, width = images.shape
-    if channels == 1 and images.is_contiguous():  # either layout is the same bytes, so torch would keep the old strides
+    if channels == 1 and images.is_contiguous():  # the bytes are the same in both formats: torch keeps the strides
         return (images.as_strided(images.shape, (height * width, 1, width, 1)),)
     return (images.contiguous(memory_format=torch.channels_last),)
 
 
 def cut(module: nn.Module, name: str) -> SplitModel:
-    """Take a module apart: its linear layer of that name becomes the head, the rest, with no layer there, the body."""
+    """Split a module in place: the named linear layer becomes the head, and the rest, with an identity, the body."""
     if isinstance(module, nn.Linear):
         return SplitModel(nn.Identity(), module)
     head = module.get_submodule(name)
@@ -201,13 +194,13 @@ def cut(module: nn.Module, name: str) -> SplitModel:
 
 
 def constant_buffers(model: nn.Module) -> set[str]:
-    """Return the names of the buffers that training does not change, as `mark_constant` has marked them."""
+    """Return the names of the buffers that `mark_constant` has marked as constant."""
     layers = model.named_modules(remove_duplicate=False)
     return {f"{path}.{name}" if path else name for path, layer in layers for name in getattr(layer, MARK, ())}
 
 
 def mark_constant(model: nn.Module, name: str) -> None:
-    """Mark a buffer as one that training does not change: it stays where it is, and copies of the layer know it."""
+    """Mark a buffer as constant in training: it is not sent. Copies of the layer keep the mark."""
     path, _, own = name.rpartition(".")
     layer = model.get_submodule(path)
     setattr(layer, MARK, {*getattr(layer, MARK, ()), own})
@@ -215,7 +208,7 @@ def mark_constant(model: nn.Module, name: str) -> None:
 
 @contextmanager
 def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
-    """Refuse training, in the body of a ``with``, that changes a buffer marked as constant; it is put back."""
+    """Restore constant buffers at the end of a ``with`` block, and raise ModelError if training in it changed one."""
     before = [(model, name, model.get_buffer(name).clone()) for model in models for name in constant_buffers(model)]
     yield
     changed = [one for one in before if not torch.equal(one[0].get_buffer(one[1]), one[2])]
@@ -225,21 +218,18 @@ def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
     if changed:
         raise ModelError(
             f"training changed '{changed[0][1]}' of the state, which its first two batches do not change, so it "
-            "is taken as constant and not sent: update it in every batch, or keep it out of the state"
+            "is treated as constant and not sent: update it in every batch, or keep it out of the state"
         )
 
 
 MARK = "_hetfl_constant_buffers"
-"""Attribute of a layer: the names of its buffers that training does not change."""
+"""Attribute of a layer with the names of its constant buffers."""
 
 
 def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
-    """Return the logits (size, C) of samples of noise, the same in each call.
+    """Return the logits (size, C) of random samples, the same samples in each call.
 
-    Raises
-    ------
-    ModelError
-        The module does not take them, or gives something else.
+    Raises ModelError if the module fails on them, or returns anything else.
     """
     name, shape = type(module).__name__, (size, *spec.shape)
     try:
@@ -256,7 +246,10 @@ def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
 
 
 def ends_in_head(module: nn.Module, head: str, model: SplitModel, spec: DataSpec) -> bool:
-    """Return whether a module gives the logits of its parts, in evaluation and in training, with large head weights."""
+    """Return whether a module equals its parts, in evaluation and training mode, with large weights in the head.
+
+    Raises ModelError if the module is not deterministic under a seed.
+    """
 
     def logits(of: nn.Module, name: str, training: bool, factor: int) -> torch.Tensor:
         with torch.no_grad():
@@ -275,7 +268,7 @@ def ends_in_head(module: nn.Module, head: str, model: SplitModel, spec: DataSpec
             except ModelError:
                 same = False
             if not same and not torch.equal(logits(module, head, training, factor), expected):
-                raise ModelError("it gives other logits when it is called again: draw from global generators alone")
+                raise ModelError("it returns other logits when called again: use only the global random generators")
             if not same:
                 return False
     return True

@@ -1,6 +1,6 @@
-"""Models for texts: inputs are tokens (B, T), int64 from 0 to V-1, where 0 fills a short text up at its end.
+"""Models for texts: inputs are tokens (B, T), int64 from 0 to V - 1, where 0 pads short texts at the end.
 
-All begin with an embedding of 100 numbers a token and end in two linear layers, the second of which is the head.
+All begin with an embedding of width 100 and end in two linear layers, the second of which is the head.
 """
 
 import torch
@@ -12,20 +12,14 @@ from hetfl_flwr.models.split_model import SplitModel
 from hetfl_flwr.models.zoo import with_hidden_layers
 
 UNITS = 100
-"""Numbers in an embedding of a token, in the state of an LSTM, and units of the hidden linear layer."""
+"""Width of the token embedding, the state of an LSTM, and the hidden linear layer."""
 
 
 class LastState(nn.Module):
-    """Embedding and LSTM: gives the state at the last token of each text, whatever fills the text up behind it.
+    """Embedding and LSTM that return the state at the last token of each text, before the padding.
 
-    A text without any token has the state after one filling token.
-
-    Parameters
-    ----------
-    vocabulary : int
-        V, the number of different tokens, the filling one among them.
-    layers : int
-        Layers of the LSTM, 1 or more.
+    The vocabulary V includes the padding token. For a text without tokens, the state after one padding token is
+    returned.
 
     Examples
     --------
@@ -47,22 +41,10 @@ class LastState(nn.Module):
 
 
 def lstm(layers: int, spec: DataSpec) -> SplitModel:
-    """Long short-term memory: embedding, LSTM of one or more layers, two linear layers.
+    """Build an embedding, an LSTM of one or more layers, and two linear layers; raise ModelError if data are not texts.
 
-    Makhija et al. (FedHeNN), ICML 2022, section 4.1, take one or two layers for Sentiment140 and do not say how wide
-    they are; here embedding, state and hidden layer have 100 numbers each.
-
-    Parameters
-    ----------
-    layers : int
-        Layers of the LSTM, 1 or more.
-    spec : DataSpec
-        Length of the texts, vocabulary and number of classes.
-
-    Raises
-    ------
-    ModelError
-        If the data are not texts.
+    Makhija et al. (FedHeNN), ICML 2022, section 4.1, use one or two layers for Sentiment140 and do not report their
+    width; here embedding, state and hidden layer have width 100.
 
     Examples
     --------
@@ -73,14 +55,9 @@ def lstm(layers: int, spec: DataSpec) -> SplitModel:
 
 
 def bag(spec: DataSpec) -> SplitModel:
-    """Bag of words: the mean of the tokens' embeddings, two linear layers.
+    """Build a bag of words: the mean of the token embeddings, and two linear layers; raise ModelError if not for texts.
 
-    A text without any token has the mean 0.
-
-    Raises
-    ------
-    ModelError
-        If the data are not texts.
+    The mean is 0 for a text without tokens.
 
     Examples
     --------

@@ -1,17 +1,17 @@
-"""Networks of torchvision, fitted to the data by a few rules.
+"""Networks of torchvision, adapted to the data by a few rules.
 
-- The first convolution takes as many channels as the images have.
-- From 64 pixels a side on, all else is torchvision's own, with its names of weights.
-- On smaller images the first convolution is 3x3 with stride 1, so that it keeps the image's size, and a ResNet goes
-  without its max pooling, as is usual on CIFAR. AlexNet and VGG leave out what does not fit (see `zoo.trunk`), have no
-  average pooling, and 512 units in their hidden layers instead of 4096.
-- With ``stem = "imagenet"`` small images get torchvision's own layers, too: a first convolution that halves the image
-  and a pooling that halves it again. HtFLlib and FedProto have their ResNets so.
+- The first convolution has as many input channels as the images.
+- For images of 64x64 pixels or more, everything else is torchvision's, with its names of weights.
+- For smaller images, the first convolution is 3x3 with stride 1, so that it keeps the size of the image, and a ResNet
+  has no max pooling, as is usual on CIFAR. AlexNet and VGG leave out poolings that do not fit (see `zoo.trunk`), have
+  no average pooling, and have 512 units in their hidden layers instead of 4096.
+- With ``stem = "imagenet"``, torchvision's layers are used for small images, too: the first convolution halves the
+  image, and a pooling halves it again. HtFLlib and FedProto use their ResNets in this way.
 - ResNets with 4, 6, 8 and 10 layers are HtFLlib's: torchvision's with one block in each of the first one to four
   stages.
-- Weights are drawn as torchvision draws a ResNet's: convolutions by He's rule, linear layers as PyTorch does.
-- Running statistics of batch norm take in 0.1 of each batch, as is PyTorch's rule. Torchvision's MobileNet V3 takes in
-  0.01, for ImageNet's many thousand batches; with the few hundred of a federation it would be tested at chance level.
+- Weights are initialised as those of torchvision's ResNets: convolutions by He's rule, linear layers as in PyTorch.
+- The momentum of batch norm's running statistics is 0.1, PyTorch's default. Torchvision's MobileNet V3 uses 0.01, for
+  the many thousand batches of ImageNet; with a few hundred batches in a federation, it would be tested at chance level.
 """
 
 from collections.abc import Mapping
@@ -42,45 +42,32 @@ TORCHVISION: Mapping[str, str] = MappingProxyType(
         "mobilenet_v3_large": "MobileNet V3, the large one",
     }
 )
-"""The networks by torchvision's names, and what each is."""
+"""Descriptions of the networks, by torchvision's names."""
 
 RESNETS: Mapping[str, int] = MappingProxyType({"resnet4": 1, "resnet6": 2, "resnet8": 3, "resnet10": 4})
-"""Small ResNets by HtFLlib's names, and how many stages of one block each has."""
+"""Small ResNets by HtFLlib's names, with their number of stages, of one block each."""
 
 WITHOUT_AVERAGE = ("alexnet", "vgg11", "vgg11_bn")
-"""Those that do not average over the whole image in the end: small images do not get through their own layers."""
+"""Networks without average pooling over the whole image: their own layers do not work on small images."""
 
 Stem = Literal["fitted", "imagenet"]
-"""The first layers on small images: of stride 1 and without pooling, or torchvision's own."""
+"""The first layers for small images: with stride 1 and without pooling, or torchvision's own."""
 
 SMALL = 64
-"""Images with fewer pixels a side, at the shorter one, get a network for small images."""
+"""Images with a shorter side of fewer pixels are small."""
 
 SMALL_UNITS = 512
 """Units of each hidden layer of AlexNet and VGG for small images."""
 
 
 def vision(name: str, spec: DataSpec, pretrained: str = "", stem: Stem = "fitted") -> SplitModel:
-    """Build a network of torchvision, or a small ResNet, for images.
+    """Build a network of `TORCHVISION` or `RESNETS` for images.
 
-    Parameters
-    ----------
-    name : str
-        Key of `TORCHVISION` or `RESNETS`.
-    spec : DataSpec
-        Shape of the images and number of classes.
-    pretrained : str
-        Where weights trained on ImageNet come from, as in `pretrained.find_weights`. Empty: random weights. A small
-        ResNet has none.
-    stem : {"fitted", "imagenet"}
-        The first layers on images below 64 pixels a side. "fitted": of stride 1 and without pooling; what else does
-        not fit is left out. "imagenet": torchvision's own, here as on larger images; AlexNet and VGG have no such.
-
-    Raises
-    ------
-    ModelError
-        If the data are not images; if AlexNet or VGG is to take small images with its own layers; if weights are asked
-        for and the images are small and the layers fitted to them, or there are no such weights.
+    `pretrained` is the source of ImageNet weights, as in `pretrained.find_weights`; if it is empty, weights are random.
+    Small ResNets have no ImageNet weights. `stem` sets the first layers for small images: "fitted" has stride 1 and no
+    pooling, and leaves out other layers that do not fit; "imagenet" has torchvision's layers. Raises ModelError if the
+    data are not images, for small images with "imagenet" and AlexNet or VGG, for small images with "fitted" and
+    pretrained weights, or if there are no such weights.
 
     Examples
     --------
@@ -117,7 +104,7 @@ def _torchvision(name: str, classes: int) -> nn.Module:
 
 
 def _resnet(stages: int, classes: int) -> nn.Module:
-    """Return torchvision's ResNet with one block in each of the first stages, and without the others."""
+    """Return torchvision's ResNet with one block in each of the first stages, and without the other stages."""
     resnet = import_module("torchvision.models.resnet")
     module: nn.Module = resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=classes)
     for number in range(stages + 1, 5):
@@ -127,7 +114,7 @@ def _resnet(stages: int, classes: int) -> nn.Module:
 
 
 def _fit_stem(module: nn.Module, channels: int, small: bool) -> None:
-    """Give the first convolution the images' channels, and make it keep the size of small ones."""
+    """Set the input channels of the first convolution, and let it keep the size of small images."""
     name, own = next((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d))
     layout: dict[str, Any] = {"kernel_size": own.kernel_size, "stride": own.stride, "padding": own.padding}
     if small:
@@ -136,7 +123,7 @@ def _fit_stem(module: nn.Module, channels: int, small: bool) -> None:
 
 
 def _fit_small(module: Any, spec: DataSpec) -> None:
-    """Fit what follows the first convolution to small images."""
+    """Adapt the layers after the first convolution to small images."""
     if hasattr(module, "maxpool"):
         module.maxpool = nn.Identity()
     linears = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
@@ -149,7 +136,7 @@ def _fit_small(module: Any, spec: DataSpec) -> None:
 
 
 def _draw(layer: nn.Module) -> None:
-    """Draw the weights of one layer that has any, and set how fast its running statistics go."""
+    """Initialise the weights of a layer, and set the momentum of batch norm."""
     if isinstance(layer, nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         if layer.bias is not None:

@@ -1,4 +1,4 @@
-"""Layouts of layers, sized by the shape of the data: `Stack`, of which most models are, and those of two papers."""
+"""Architectures that adapt to the shape of the data: `Stack`, which most models use, and networks of two papers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ FEDHE_TABLE: tuple[tuple[tuple[int, ...], float], ...] = (
     ((128, 128, 128), 0.3),
     ((128, 128, 192), 0.3),
 )
-"""Filters of each convolution and dropout rate of the ten networks (FedHe, Table II)."""
+"""Filters of each convolution, and dropout rate, of FedHe's ten networks (Table II)."""
 
 FEDPROTO_CHANNELS = (18, 20, 22)
 """Filters of the second convolution of FedProto's networks."""
@@ -33,22 +33,9 @@ FEDPROTO_CHANNELS = (18, 20, 22)
 class Stack:
     """Convolutions, each followed by max pooling by 2 and ReLU, then hidden linear layers with ReLU, then the head.
 
-    Small images, and short series: see `trunk`.
-
-    Parameters
-    ----------
-    filters : tuple of int
-        Those of each convolution. Empty: a perceptron, which takes tables, images and time series alike.
-    units : tuple of int
-        Those of each hidden layer.
-    kernel : int
-        Side of each convolution.
-    padding : int
-        Of the first convolution.
-    relu : bool
-        Whether a ReLU follows each pooling.
-    series : bool
-        Whether the convolutions are along the time of series (channels, length), and not over images.
+    Without `filters` it is a perceptron for tables, images and time series. `padding` is that of the first convolution;
+    `relu` is whether a ReLU follows each pooling. With `series`, convolutions are one-dimensional, over time series
+    (channels, length). For small images and short series, see `trunk`.
 
     Examples
     --------
@@ -64,13 +51,7 @@ class Stack:
     series: bool = False
 
     def build(self, spec: DataSpec) -> SplitModel:
-        """Build the model for the data, with weights as PyTorch draws them.
-
-        Raises
-        ------
-        ModelError
-            The data are of another kind.
-        """
+        """Build the model for the data, with PyTorch's initial weights; raise ModelError for other kinds of data."""
         self._check(spec)
         convolution: Any = nn.Conv1d if self.series else nn.Conv2d
         pooling: Any = nn.MaxPool1d if self.series else nn.MaxPool2d
@@ -94,27 +75,15 @@ class Stack:
 
 
 def fedproto(channels: int, spec: DataSpec) -> SplitModel:
-    """FedProto's CNN for MNIST: two convolutions 5x5 and two linear layers, the second of which is the head.
+    """Build FedProto's CNN for MNIST: two 5x5 convolutions and two linear layers, the second of which is the head.
 
     Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022: homogeneous clients
-    have 20 filters in the second convolution, heterogeneous ones 18, 20 or 22. The 10 filters of the first convolution,
-    the 50 units, and the dropout of whole channels (rate 0.5) behind the second convolution are of the authors' code.
-    Small images: see `trunk`.
+    have 20 filters in the second convolution, heterogeneous clients 18, 20 or 22 (`channels`). The 10 filters of the
+    first convolution, the 50 units, and the dropout of whole channels (rate 0.5) after the second convolution are those
+    of the authors' code. For small images, see `trunk`. Raises ModelError if the data are not images.
 
-    Departs from the authors' code: it also drops half of the 50 units between the embedding, which makes the
-    prototypes, and the head. Here the head reads the embedding itself.
-
-    Parameters
-    ----------
-    channels : int
-        Filters of the second convolution.
-    spec : DataSpec
-        Shape of the images and number of classes.
-
-    Raises
-    ------
-    ModelError
-        If the data are not images.
+    Departs from the authors' code, which also applies dropout (rate 0.5) to the 50 units between the embedding, used
+    for prototypes, and the head. Here the head reads the embedding itself.
 
     Examples
     --------
@@ -129,30 +98,18 @@ def fedproto(channels: int, spec: DataSpec) -> SplitModel:
 
 
 def fedhe(number: int, spec: DataSpec) -> SplitModel:
-    """One of the ten convolutional networks of FedHe, which are those of FedMD.
+    """Build one of FedHe's ten convolutional networks, the same as FedMD's.
 
-    Chan and Ngai, MSN 2021, Table II; Li and Wang 2019 (arXiv 1910.03581).
-    Each convolution is followed by batch norm, ReLU and dropout. The first is 3x3 with stride 1, followed by
-    an average pooling 2x2 with stride 1; both keep the image's size. Numbers 0 to 4 go on with one 3x3 with
-    stride 2. Numbers 5 to 9 go on with one 2x2 with stride 2, an average pooling 2x2, and one 3x3 with
-    stride 2. Small images: see `trunk`.
+    Chan and Ngai, MSN 2021, Table II, rows 0 to 9 (`number`); Li and Wang 2019 (arXiv 1910.03581). Each convolution is
+    followed by batch norm, ReLU and dropout. The first convolution is 3x3 with stride 1, and is followed by 2x2 average
+    pooling with stride 1; both keep the size of the image. Numbers 0 to 4 continue with a 3x3 convolution with stride
+    2. Numbers 5 to 9 continue with a 2x2 convolution with stride 2, 2x2 average pooling, and a 3x3 convolution with
+    stride 2. For small images, see `trunk`. Raises ModelError if the data are not images.
 
-    Departs from the paper: number 9 has 192 filters in its third convolution, as in FedMD; Table II says 198.
-    The weights of Tables III and IV (324,672 on MNIST, 326,976 on CIFAR-10) come out exactly with 192, the
-    running statistics of batch norm counted, and a head of 20 outputs without bias. Here the head has a bias
-    (``head-bias``), and as many outputs as there are classes.
-
-    Parameters
-    ----------
-    number : int
-        Row of Table II, 0 to 9.
-    spec : DataSpec
-        Shape of the images and number of classes.
-
-    Raises
-    ------
-    ModelError
-        If the data are not images.
+    Departs from the paper: number 9 has 192 filters in its third convolution, as in FedMD; Table II says 198. The
+    numbers of weights in Tables III and IV (324,672 on MNIST, 326,976 on CIFAR-10) are exact for 192 filters, including
+    the running statistics of batch norm, and a head with 20 outputs and no bias. Here the head has a bias
+    (``head-bias``), and one output for each class.
 
     Examples
     --------
@@ -178,7 +135,7 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
 
 
 def image_channels(spec: DataSpec) -> int:
-    """Return the number of channels of images (channels, height, width); other data raise ModelError."""
+    """Return the number of channels of images (channels, height, width); raise ModelError for other data."""
     if spec.kind != "image":
         raise ModelError(
             "it needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d"
@@ -187,31 +144,20 @@ def image_channels(spec: DataSpec) -> int:
 
 
 KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity, nn.Sequential)
-"""Layers that keep an image's size; of the last, `_same_average_pooling`."""
+"""Layers that keep the size of an image; the Sequential is that of `_same_average_pooling`."""
 
 
 def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Sequential, int]:
-    """Chain convolutional layers and flatten: the standard layout, adapted to small images by one rule.
+    """Chain convolutional layers and flatten; return them with the number of features D.
 
-    Where the image, or the series, has become smaller than the kernel, a convolution is padded by half its kernel and
-    a pooling is left out. On 8x8 images LeNet-5 pads its second convolution, FedHe's 5 to 9 their third.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Channels, height and width of the images, or channels and length of the series, each 1 or more.
-    layers : iterable of nn.Module
-        Convolutions with square kernels, poolings whose kernel is one number, and layers that keep the image's size.
-
-    Returns
-    -------
-    tuple of nn.Sequential and int
-        The layers that fit, ending in a flattening, and the number of features D that they give.
+    One rule adapts the layers to small images and short series: if the input of a layer is smaller than its kernel, a
+    convolution is padded by half its kernel, and a pooling is left out. On 8x8 images, LeNet-5 pads its second
+    convolution, and FedHe's networks 5 to 9 their third. Kernels must be square.
     """
     fitted, size = nn.Sequential(), shape
     layer: Any
     for layer in layers:
-        if not isinstance(layer, KEEPS_SIZE):  # asked on its meta device, torch imports sympy
+        if not isinstance(layer, KEEPS_SIZE):  # a pass on the meta device would import sympy
             own = (layer.kernel_size, layer.stride, layer.padding)
             kernel, stride, padding = (each if isinstance(each, int) else each[0] for each in own)
             channels, *sides = size
@@ -227,7 +173,7 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
 
 
 def with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], spec: DataSpec) -> SplitModel:
-    """Put hidden linear layers with ReLU, and then a head, behind layers that give ``width`` features."""
+    """Append hidden linear layers with ReLU and a head to layers that return `width` features."""
     for count in units:
         layers.extend((nn.Linear(width, count), nn.ReLU()))
         width = count
@@ -235,6 +181,6 @@ def with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], 
 
 
 def _same_average_pooling() -> nn.Sequential:
-    """Return a 2x2 average pooling with stride 1 that keeps the size and averages only pixels."""
+    """Return a 2x2 average pooling with stride 1 that keeps the size and does not average padding."""
     pooling = nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False)
-    return nn.Sequential(pooling, nn.ZeroPad2d((-1, 0, -1, 0)))  # without its first row and column
+    return nn.Sequential(pooling, nn.ZeroPad2d((-1, 0, -1, 0)))  # removes the first row and column

@@ -162,10 +162,10 @@ TAKEN = {
 
 REFUSED = {
     "Growing": ({"hidden": growing}, "encoding"),
-    "Remembering": ({"hidden": remembering}, "one batch to the next"),
+    "Remembering": ({"hidden": remembering}, "between batches"),
     "Attached": ({"hidden": attached}, "second time"),
     "Frozen": ({"make": lambda net: net.requires_grad_(False)}, "cannot be trained"),
-    "Double": ({"make": nn.Module.double}, "logits in float64"),
+    "Double": ({"make": nn.Module.double}, "float64 logits"),
     "Complex": ({"make": parameter("phase", torch.ones(8, dtype=torch.complex64))}, "'phase'"),
     "Undefined": ({"make": unset}, "finite"),
     "Capped": ({"logits": lambda net, out: out.clamp(max=20)}, "'fc'"),

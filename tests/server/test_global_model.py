@@ -162,7 +162,7 @@ def test_an_array_of_absurd_size_is_not_made(algorithm, refusal):
     unbuilt = roster(2, classes=20000, width=20000)
     config = make(algorithm)
     line = refusal(FederationError, build_strategy(config).prepare, unbuilt, config)
-    assert f"20000 x 20000 are more than the {MAX_NUMBERS} numbers" in line
+    assert f"20000 x 20000 are more than {MAX_NUMBERS} numbers" in line
 
 
 # --- whether it is the clients' ------------------------------------------------------------------
