@@ -293,16 +293,16 @@ def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /
     return cast(ClientRecord, found)
 
 
-def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str, float]:
-    """Return what training has cost all clients together, or one of them, by the name of the cost.
+def total_costs(rounds: Iterable[Round]) -> dict[str, float]:
+    """Return what training has cost all clients together, by the name of the cost.
 
     Seconds, floating-point operations and joules are summed; of bytes of memory it is the largest.
     """
     found: dict[str, list[float]] = {}
     for entry in rounds:
-        for key, own in entry.clients.items():
+        for own in entry.clients.values():
             for name in COST_METRICS:
-                if name in own and client in (None, int(key)):
+                if name in own:
                     found.setdefault(name, []).append(own[name])
     return {name: max(values) if name in (MEMORY, DEVICE_MEMORY) else sum(values) for name, values in found.items()}
 

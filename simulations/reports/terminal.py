@@ -79,12 +79,12 @@ def _quality(key: str, client: ClientRecord) -> str:
     return percent(value)
 
 
-def lines(table: Table, width: int = LINE_WIDTH) -> list[str]:
+def lines(table: Table) -> list[str]:
     """Render a table as lines of plain text."""
     file = StringIO()
     plain = Console(
         file=file,
-        width=width,
+        width=LINE_WIDTH,
         color_system=None,
         force_terminal=False,
         force_jupyter=False,
