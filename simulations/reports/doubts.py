@@ -7,8 +7,8 @@ from math import sqrt
 from hetfl_flwr.runs.record import ClientRecord, Round, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable, some
 from hetfl_flwr.wire.naming import called
+from simulations.reports.layout import first
 from simulations.reports.runs import Run, method_of
-from simulations.reports.terminal import first
 
 MIN_TEST_ROWS = 30
 """With fewer test samples, a client's results are reported as unreliable."""

@@ -1,17 +1,20 @@
 """Tables of runs: the results of one run, and several runs side by side."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from statistics import fmean, pstdev, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from rich.table import Table
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
 from simulations.reports.doubts import notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
+from simulations.reports.layout import BYTES_NOTE, NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 from simulations.reports.runs import (
     Group,
     Run,
@@ -22,13 +25,19 @@ from simulations.reports.runs import (
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 
 EPSILON_NOTE = (
     "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
     "says where the noise came from."
 )
 MAX_FAILURES, MAX_CLASSES = 10, 5
+QUALITY_HEADINGS = {
+    "bal.": ("balanced_accuracy", "balanced accuracy"),
+    "F1": ("macro_f1", "macro F1"),
+    "AUC": ("auc", "one class against the rest"),
+    "maj.": ("majority", "accuracy of always predicting the most frequent class"),
+}
+"""Headings of the client table, with the key of each value and its meaning."""
 UNEQUAL_KEYS = (
     *("rounds", "partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
     "learning-rate",
@@ -49,6 +58,46 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
         found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
     differences = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
     return f"Not directly comparable: these runs differ in {', '.join(differences)}." if differences else None
+
+
+def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> Table:
+    """Return a table of clients: name, model, samples, accuracy before and after, other measures, payload.
+
+    All measures are on the client's own test set. With more clients than ``most``, it has those with the lowest
+    accuracy; 0 shows all. Without names it fits into 100 characters a line if model names have at most ten.
+    """
+    every = len(clients)
+    if 0 < most < every:
+        worst = sorted(clients, key=lambda client: 1.0 if client["accuracy"] is None else client["accuracy"])
+        clients = sorted(worst[:most], key=lambda client: client["partition"])
+    measured = {
+        head: key
+        for head, (key, _) in QUALITY_HEADINGS.items()
+        if any(client.get(key) is not None for client in clients)
+    }
+    columns: dict[str, Callable[[ClientRecord], str | None]] = {
+        "client": lambda client: str(client["partition"]),
+        "name": lambda client: name_of(client) or None,
+        "model": lambda client: client["model"] or NOTHING,
+        "params": lambda client: thousands(client["parameters"]),
+        "train": lambda client: thousands(client["train"]),
+        "test": lambda client: thousands(client["test"]),
+        "before": lambda client: percent(client["accuracy_before"]),
+        "after": lambda client: percent(client["accuracy"]),
+        **{heading: partial(_quality, key) for heading, key in measured.items()},
+        "up": lambda client: byte_size(client["bytes_up"]),
+        "down": lambda client: byte_size(client["bytes_down"]),
+    }
+    meanings = "; ".join(f"{heading} {QUALITY_HEADINGS[heading][1]}" for heading in measured)
+    note = "Accuracy in % before and after training on the client's test set" + f"; {meanings}" * bool(meanings)
+    notes = [f"{note}. Payload up and down. {BYTES_NOTE}"]
+    notes += [f"The {most} clients of {every} with the lowest accuracy; clients.json has all."] * (len(clients) < every)
+    return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
+
+
+def _quality(key: str, client: ClientRecord) -> str:
+    value: Any = client.get(key)
+    return percent(value)
 
 
 def summary_table(run: Run) -> Table:

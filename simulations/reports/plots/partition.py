@@ -12,7 +12,7 @@ from simulations.reports.plots.drawing import headed, page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulations.reports.partition import Split
+    from simulations.reports.partition import ClientRows
 
 
 MAX_CELLS, MAX_TICKS = 400, 40
@@ -21,7 +21,7 @@ LONGEST_TICK, MAX_LETTERS = 24, 60
 """Characters of a name next to a heat map, and of all names below it before they are rotated."""
 
 
-def split_figure(split: Split) -> Figure:
+def split_figure(split: ClientRows) -> Figure:
     """Draw the number of training rows of each client and class, with clients from top to bottom, by domain."""
     from matplotlib.ticker import MaxNLocator
 

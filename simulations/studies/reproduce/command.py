@@ -13,7 +13,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, run_all
-from simulations.studies.reproduce.outcome import last_rise, outcomes, ranking
+from simulations.studies.reproduce.entries import entries, last_rise, ranking
 from simulations.studies.reproduce.page import (
     as_json,
     differences_as_markdown,
@@ -28,7 +28,7 @@ from simulations.studies.reproduce.records import Records, environments, jobs
 from simulations.studies.reproduce.tuned import tune_cells, tuning_as_markdown
 
 
-class Request(NamedTuple):
+class Options(NamedTuple):
     """Options of ``hetfl reproduce``.
 
     Parameters
@@ -85,46 +85,46 @@ class Request(NamedTuple):
         return " ".join(words + [f"--set {key}={value}" for key, value in self.extra.items() if key not in PLACES])
 
 
-def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
+def reproduce(wanted: Sequence[str], options: Options, console: Console) -> bool:
     """Reproduce recipes one after the other; return whether all runs are complete.
 
     Finished runs are not repeated. The report of each recipe covers the runs that exist, so a failure loses nothing.
     """
-    recipes = {name: request.recipe(name) for name in (names() if list(wanted) == ["all"] else wanted)}
+    recipes = {name: options.recipe(name) for name in (names() if list(wanted) == ["all"] else wanted)}
     stems = [Path(name).stem for name in recipes]
     if len(set(stems)) < len(stems):
         raise ConfigError(f"two recipes share a name and a folder: {', '.join(recipes)}: reproduce one at a time")
-    cells = {name: request.cells(recipe) for name, recipe in recipes.items()}  # checks all before the first run
+    cells = {name: options.cells(recipe) for name, recipe in recipes.items()}  # checks all before the first run
     if not any(cells.values()):
-        raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
+        raise ConfigError(f"--only {' '.join(options.only)}: no row or column has this in its name")
     whole = True
     for name, recipe in recipes.items():
-        whole &= _reproduce(name, recipe, cells[name], request, console)
+        whole &= _reproduce(name, recipe, cells[name], options, console)
     return whole
 
 
-def _reproduce(name: str, recipe: Recipe, asked: Sequence[Cell], request: Request, console: Console) -> bool:
+def _reproduce(name: str, recipe: Recipe, asked: Sequence[Cell], options: Options, console: Console) -> bool:
     """Run and report one recipe; return whether it is complete."""
     suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
-    shared, folder = Path(recipe.runs or name).stem + suffix, request.out / (Path(name).stem + suffix)
-    place, results = request.out / shared, request.results
+    shared, folder = Path(recipe.runs or name).stem + suffix, options.out / (Path(name).stem + suffix)
+    place, results = options.out / shared, options.results
     kept, found = Records(results and results / f"{shared}.jsonl"), results and results / f"{shared}-tuned.jsonl"
-    only_known, seeds = request.report_only, request.seeds or (1 if recipe.variant == "quick" else recipe.seeds)
+    only_known, seeds = options.report_only, options.seeds or (1 if recipe.variant == "quick" else recipe.seeds)
 
-    cells, tuned = tune_cells(asked, found, place / "tuning", request.backend, console, only_known=only_known)
+    cells, tuned = tune_cells(asked, found, place / "tuning", options.backend, console, only_known=only_known)
     runs = jobs(cells, seeds, place / "runs")
     take = partial(kept.take, recipe=recipe)
     left = [job for job in runs if kept.get(job, recipe) is None]
-    failed = {} if only_known else run_all(left, request.backend, console, take)
+    failed = {} if only_known else run_all(left, options.backend, console, take)
     for job in runs:
         if job.finished:
             take(job)
     records = [one for job in runs if (one := kept.get(job, recipe))]
 
-    less, figures = lessened(recipe, asked), outcomes(recipe, asked, records)
+    less, figures = lessened(recipe, asked), entries(recipe, asked, records)
     versions = environments(one.versions for one in records)
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
-    command = request.command(name, recipe)
+    command = options.command(name, recipe)
     by = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(asked) * seeds} runs"
     if only_known and not records:
         console.print(f"{name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)

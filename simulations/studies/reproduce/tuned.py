@@ -8,7 +8,7 @@ from rich.console import Console
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import HetflError
-from simulations.reports.terminal import byte_size
+from simulations.reports.layout import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell
 from simulations.studies.reproduce.records import Line, read_lines, write_lines
@@ -18,7 +18,7 @@ SEED = 999
 """Seed of the tuning runs. No table uses it, so no row is measured on the split that it was tuned on."""
 
 
-class Found(Line):
+class TunedCell(Line):
     """The result of tuning a cell.
 
     Parameters
@@ -55,16 +55,16 @@ class Found(Line):
 
 def tune_cells(
     cells: Sequence[Cell], kept: Path | None, folder: Path, backend: Backend, console: Console, *, only_known: bool
-) -> tuple[list[Cell], list[Found]]:
+) -> tuple[list[Cell], list[TunedCell]]:
     """Return the cells with tuned settings, and the results of tuning; cells without ``trials`` are unchanged.
 
     A cell without a result in the file `kept` is tuned in `folder`: its learning rate and the method's own weight
     (`simulations.studies.tuning.usual_space`), by validation samples, with `SEED`. With `only_known`, nothing is run.
     Cells without a result are left out. Results for other settings stay in the file.
     """
-    known = read_lines(kept, Found)
+    known = read_lines(kept, TunedCell)
 
-    def found(cell: Cell) -> Found | None:
+    def found(cell: Cell) -> TunedCell | None:
         return next((one for one in reversed(known) if one.is_of(cell)), None)
 
     asked = [cell for cell in cells if cell.trials and not found(cell) and not only_known]
@@ -80,7 +80,7 @@ def tune_cells(
             console.print(f"{cell.name} could not be tuned, and has no run: {tuning}", style="red", markup=False)
         else:
             known.append(_found(cell, tuning))
-            write_lines(kept, sorted(known, key=Found.model_dump_json))
+            write_lines(kept, sorted(known, key=TunedCell.model_dump_json))
     pairs = [(cell, found(cell)) for cell in cells]
     with_values = [
         cell.model_copy(update={"settings": cell.settings | one.values}) if one else cell
@@ -90,8 +90,8 @@ def tune_cells(
     return with_values, [one for _, one in pairs if one]
 
 
-def _found(cell: Cell, tuning: Tuning) -> Found:
-    return Found(
+def _found(cell: Cell, tuning: Tuning) -> TunedCell:
+    return TunedCell(
         cell=cell.folder,
         settings=_asked(cell),
         trials=cell.trials,
@@ -107,7 +107,7 @@ def _asked(cell: Cell) -> dict[str, Value]:
     return {key: value for key, value in cell.settings.items() if key not in PLACES}
 
 
-def tuning_as_markdown(findings: Sequence[Found]) -> str:
+def tuning_as_markdown(findings: Sequence[TunedCell]) -> str:
     """Return the cost of tuning as a sentence, or an empty text if nothing is tuned."""
     if not findings:
         return ""
