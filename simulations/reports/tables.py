@@ -1,6 +1,6 @@
 """Tables of runs: the results of one run, and several runs side by side."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from statistics import fmean, pstdev, stdev
@@ -171,38 +171,25 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     groups = group_runs(runs)
     check_measured([client for run in runs for client in run.clients], measure)
     goal, (best, best_note, chosen) = _target(runs, target), best_of(runs)
-    to_goal = f"payload to reach {'target' if goal is None else f'{percent(goal)} %'}"
-    to_clock = to_goal.replace("payload", "clock")
+    measured = {f"{measure.words} %": lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))}
     columns: dict[str, Callable[[Group], str | None]] = {
         "algorithm": lambda group: group.label,
         **{name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1},
         "accuracy %": lambda group: _accuracy(group.runs),
         "± seeds %": _over_seeds,
-    }
-    if measure is not ACCURACY:
-        columns[f"{measure.words} %"] = lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))
-    columns |= {
+        **(measured if measure is not ACCURACY else {}),
         "ACC / BWT / FWT %": lambda group: _joined(list(map(group.mean, ("acc", "bwt", "fwt")))),
         "global %": lambda group: _joined([group.mean("global_accuracy")]),
         best: lambda group: percent(mean_of(map(chosen, group.runs))),
         "payload": lambda group: byte_size(group.both_ways("bytes")),
         "wire": lambda group: byte_size(group.both_ways("wire")),
-        to_goal: lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
-        to_clock: lambda group: _reached(group, goal, "clock", _seconds),
+        _to_reach(goal, "payload"): lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
+        _to_reach(goal, "clock"): lambda group: _reached(group, goal, "clock", _seconds),
         "seconds": lambda group: _seconds(fmean(group.values("seconds"))),
         "failed": lambda group: _listed(group.values("failures")),
         "epsilon": lambda group: f"{max(found):.3g}" if (found := known(group.values("epsilon"))) else None,
     }
-    share = "95 % of the lowest best accuracy of these runs; --target sets another"
-    origin = "" if target else f" {percent(goal)} % is {share}."
-    below = [unequal_terms(groups), best_note]
-    if goal:
-        below.append(
-            f"{to_goal.capitalize()}: bytes up + down until the mean test accuracy first was {percent(goal)} % or more."
-            f"{origin}"
-        )
-        if any(_has_clock(group) for group in groups):
-            below.append(f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine.")
+    below = [unequal_terms(groups), best_note, *_notes_on(goal, groups, given=target is not None)]
     if any(run.summary.get("epsilon") is not None for run in runs):
         below.append(f"Epsilon: {EPSILON_NOTE}")
     below.append(f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}")
@@ -216,6 +203,21 @@ def _target(runs: Sequence[Run], target: float | None) -> float | None:
         return target
     best = known(map(best_accuracy, runs))
     return 0.95 * min(best) if best else None
+
+
+def _to_reach(goal: float | None, what: str) -> str:
+    return f"{what} to reach {'target' if goal is None else f'{percent(goal)} %'}"
+
+
+def _notes_on(goal: float | None, groups: Sequence[Group], *, given: bool) -> Iterator[str]:
+    """Yield what the columns of payload and clock until the goal mean, and where a goal that is not given is from."""
+    if goal is None:
+        return
+    until = f"bytes up + down until the mean test accuracy first was {percent(goal)} % or more."
+    origin = f" {percent(goal)} % is 95 % of the lowest best accuracy of these runs; --target sets another."
+    yield f"{_to_reach(goal, 'payload').capitalize()}: {until}{origin * (not given)}"
+    if any(map(_has_clock, groups)):
+        yield f"{_to_reach(goal, 'clock').capitalize()}: the same in simulated seconds; seconds: of this machine."
 
 
 def _has_clock(group: Group) -> bool:
