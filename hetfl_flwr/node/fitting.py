@@ -42,7 +42,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateCost:
     """A candidate model, its number of trainable parameters, and its costs.
 
     `seconds` is the time of a round of training. `memory` is the bytes of weights, gradients, optimizer moments, and
@@ -113,7 +113,7 @@ def device_speed(config: RunConfig, client_id: int) -> float:
 
 def _tried(
     config: RunConfig, samples: Samples, build: Callable[[str], SplitModel], name: str, speed: float | None
-) -> Trial:
+) -> CandidateCost:
     model = build(name)
     steps = batches_a_round(config, len(samples))
     try:
@@ -121,7 +121,7 @@ def _tried(
             seconds, memory = _measured(config, samples, model, speed, config.fit_seconds / steps or inf)
     except torch.OutOfMemoryError:
         seconds, memory = inf, inf
-    return Trial(name, trainable_count(model), steps * seconds, memory)
+    return CandidateCost(name, trainable_count(model), steps * seconds, memory)
 
 
 def _measured(

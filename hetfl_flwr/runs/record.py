@@ -304,16 +304,16 @@ def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /
     return cast(ClientRecord, found)
 
 
-def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str, float]:
-    """Return the training costs of one client, or of all clients together, by name.
+def total_costs(rounds: Iterable[Round]) -> dict[str, float]:
+    """Return the training costs of all clients together, by name.
 
     Seconds, floating-point operations and joules are summed; of memory in bytes, the maximum is returned.
     """
     found: dict[str, list[float]] = {}
     for entry in rounds:
-        for key, own in entry.clients.items():
+        for own in entry.clients.values():
             for name in COST_METRICS:
-                if name in own and client in (None, int(key)):
+                if name in own:
                     found.setdefault(name, []).append(own[name])
     return {name: max(values) if name in (MEMORY, DEVICE_MEMORY) else sum(values) for name, values in found.items()}
 

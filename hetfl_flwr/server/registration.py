@@ -217,7 +217,7 @@ class Admission(ABC):
 
 
 @dataclass
-class Node:
+class OnlineNode:
     """A node that is online."""
 
     since: str
@@ -255,7 +255,7 @@ class Registration(Admission):
         if self._keys:
             self._numbers = self._keys.clients
             self.clients = self.clients or self._numbers[-1] + 1
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, OnlineNode] = {}
         self._first: Member | None = None  # None: before the start
         self._number_of: dict[int, int] = {}  # since the start
         self._next_look = 0.0
@@ -341,7 +341,7 @@ class Registration(Admission):
             online = dict.fromkeys(grid.get_node_ids(), ("", -1))
         for node, (since, client_id) in online.items():
             if node not in self._nodes or self._nodes[node].since != since:
-                self._nodes[node] = Node(since, client_id)
+                self._nodes[node] = OnlineNode(since, client_id)
         for node in self._nodes.keys() - online.keys():
             del self._nodes[node]
         return online.keys()

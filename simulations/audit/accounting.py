@@ -51,8 +51,8 @@ class Guarantee:
     epsilon: float
 
 
-def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = DELTA) -> float:
-    """Return the epsilon of a client whose sampled rounds are unknown, by ``dp-accounting``.
+def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
+    """Return the epsilon at `DELTA` of a client whose sampled rounds are unknown, by ``dp-accounting``.
 
     In each round a fixed number of the clients is sampled without replacement. What a round gives away at epsilon of 0
     or more is then `rate` times what it would at log(1 + (exp(epsilon) - 1) / rate): Balle, Barthe and Gaboardi,
@@ -69,8 +69,6 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
         Share of the clients that are sampled in a round, in (0, 1]. 1: no amplification.
     rounds : int
         Number of rounds, 0 or more.
-    delta : float
-        In (0, 1).
 
     Raises
     ------
@@ -80,7 +78,7 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    if rounds == 0 or noise_multiplier == 0 or isinf(most := epsilon(noise_multiplier, rounds, delta)):
+    if rounds == 0 or noise_multiplier == 0 or isinf(most := epsilon(noise_multiplier, rounds)):
         return inf if rounds else 0.0
     mu = SENSITIVITY / noise_multiplier
     interval = _interval(rate * most)
@@ -91,7 +89,7 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
         interval, -last, last, np.minimum.accumulate(np.concatenate([below, above]))
     )
     with np.errstate(all="ignore"):  # of losses so unlikely that they are rounded to nothing
-        found = PrivacyLossDistribution(pmf).self_compose(rounds).get_epsilon_for_delta(delta)
+        found = PrivacyLossDistribution(pmf).self_compose(rounds).get_epsilon_for_delta(DELTA)
     return min(float(found), most)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hetfl_flwr.runs.uploads import KeptUpload
 from simulations.audit.imitation import logits_of
-from simulations.audit.measures import Found, Scores, Split, auc, mean, pooled
-from simulations.audit.readings import Reading, class_means, compared
+from simulations.audit.measures import AttackResult, ScorePair, Scores, auc, mean, pooled
+from simulations.audit.readings import PayloadReading, class_means, compared
 from simulations.audit.subject import Predictor, Subject
 
 IMITATIONS = 24
@@ -32,7 +32,7 @@ def shares_of(values: Scores | NDArray[np.int64]) -> Scores:
 
 def of_histograms(
     reads: str, knows: str, subjects: Sequence[Subject], found: Sequence[Scores], without: Sequence[Scores]
-) -> Found:
+) -> AttackResult:
     """Measure how far estimated histograms are from the truth, and how well they tell which classes exist."""
     truth = [shares_of(one.counts) for one in subjects]
     prior = [shares_of(np.bincount(one.known.labels.cpu(), minlength=one.classes)) for one in subjects]
@@ -43,12 +43,12 @@ def of_histograms(
         return mean([float(np.abs(one - its).sum() / 2) for one, its in zip(estimates, truth, strict=False)])
 
     def presence(estimates: Sequence[Scores]) -> float | None:
-        pairs: list[Split] = [(one[its > 0], one[its == 0]) for one, its in zip(estimates, truth, strict=False)]
+        pairs: list[ScorePair] = [(one[its > 0], one[its == 0]) for one, its in zip(estimates, truth, strict=False)]
         return pooled(auc, pairs)
 
     guessed = min((one for one in (distance(prior), distance(even)) if one is not None), default=None)
     error = ("histogram error (TV)", distance(found), distance(without), guessed, 0.0)
-    return Found(reads, knows, [error, ("class present (AUC)", presence(found), presence(without), 0.5, 1.0)])
+    return AttackResult(reads, knows, [error, ("class present (AUC)", presence(found), presence(without), 0.5, 1.0)])
 
 
 # --- uploads alone -------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class UploadReader(NamedTuple):
     knows: str
     authors: str = ""
 
-    def run(self, readings: Sequence[Reading]) -> Found:
+    def run(self, readings: Sequence[PayloadReading]) -> AttackResult:
         """Infer the class histograms of clients from their uploads."""
         subjects = [reading.subject for reading in readings]
         said = [self.shares(one.kept, one.classes) for one in subjects]
@@ -118,7 +118,7 @@ class UploadReader(NamedTuple):
         without = [*found[1:], found[0]] if len(found) > 1 else []  # another client's
         return of_histograms(self.reads, self.knows, subjects, found, without)
 
-    def fits(self, reading: Reading) -> str:
+    def fits(self, reading: PayloadReading) -> str:
         """Return why there is nothing to read, or an empty text."""
         return self.lack if self.shares(reading.subject.kept, reading.subject.classes) is None else ""
 
@@ -135,7 +135,7 @@ UPLOAD_READERS = {
 }
 
 
-class Estimate(NamedTuple):
+class HistogramEstimate(NamedTuple):
     """The class histogram (C,) that a client's uploads show, without ground truth."""
 
     client: int
@@ -143,13 +143,13 @@ class Estimate(NamedTuple):
     shares: Scores
 
 
-def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
+def estimates(kept: Sequence[KeptUpload]) -> list[HistogramEstimate]:
     """Return the class histograms that uploads show to an attacker without any data."""
     found = []
     for client in sorted({one.client_id for one in kept}):
         own = [one for one in kept if one.client_id == client]
         read = {name: said.shares(own, _classes(own[-1])) for name, said in reversed(UPLOAD_READERS.items())}
-        found += [Estimate(client, name, shares) for name, shares in read.items() if shares is not None]
+        found += [HistogramEstimate(client, name, shares) for name, shares in read.items() if shares is not None]
     return found
 
 
@@ -166,10 +166,10 @@ def _classes(one: KeptUpload) -> int:
 # --- imitated clients ----------------------------------------------------------------------------
 
 
-def by_imitation(readings: Sequence[Reading], imitations: int = IMITATIONS) -> Found:
+def by_imitation(readings: Sequence[PayloadReading], imitations: int = IMITATIONS) -> AttackResult:
     """Compare predictions of uploads with those of imitated clients (one or more) of known class histograms."""
 
-    def scorer(reading: Reading) -> Callable[[Predictor], Scores]:
+    def scorer(reading: PayloadReading) -> Callable[[Predictor], Scores]:
         subject, imitated, truth = reading.subject, list[Scores](), list[Scores]()
         labels, asked = subject.to_train.labels.cpu().numpy(), subject.to_ask
 

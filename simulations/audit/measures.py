@@ -13,7 +13,7 @@ from hetfl_flwr.errors import HetflError
 
 Scores = NDArray[np.float64]
 
-Split = Sequence[Scores]
+ScorePair = Sequence[Scores]
 """Scores of positives, and of negatives; higher means more likely positive."""
 
 LOW_RATE = 0.01
@@ -28,7 +28,7 @@ Figure = tuple[str, float | None, float | None, float | None, float | None]
 """A measure, and the four figures of a `Finding`."""
 
 
-class Found(NamedTuple):
+class AttackResult(NamedTuple):
     """The result of one attack on all clients: what it reads and knows, its figures, and one client's pictures.
 
     Pictures are originals and reconstructions, (N, channels, H, W) each, in [0, 1].
@@ -81,7 +81,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Split]) -> float | None:
+def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[ScorePair]) -> float | None:
     """Return a measure of the scores of all clients together: the attacker uses one threshold for all."""
     return measure(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
@@ -114,5 +114,5 @@ def true_positive_rate(positive: Scores, negative: Scores) -> float | None:
     return float(true[false <= LOW_RATE].max())
 
 
-def _marked(positive: Scores, negative: Scores) -> Split:
+def _marked(positive: Scores, negative: Scores) -> ScorePair:
     return np.repeat([1.0, 0.0], [len(positive), len(negative)]), np.concatenate([positive, negative])

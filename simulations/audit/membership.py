@@ -9,16 +9,16 @@ from torch import Tensor
 from simulations.audit.imitation import logits_of
 from simulations.audit.measures import (
     LOW_RATE,
+    AttackResult,
     Figure,
-    Found,
+    ScorePair,
     Scores,
-    Split,
     auc,
     mean,
     pooled,
     true_positive_rate,
 )
-from simulations.audit.readings import Reading, compared
+from simulations.audit.readings import PayloadReading, compared
 from simulations.audit.subject import Predictor, joined
 
 MIN_DEVIATION = 1e-6
@@ -70,10 +70,10 @@ def chance_rate(others: int) -> float:
     return (int(others * LOW_RATE) + 1) / (others + 1)
 
 
-def by_likelihood(readings: Sequence[Reading], shadows: int) -> Found:
+def by_likelihood(readings: Sequence[PayloadReading], shadows: int) -> AttackResult:
     """Infer membership from high confidence relative to shadow models: for each client this many, 2 or more."""
 
-    def scorer(reading: Reading) -> Callable[[Predictor], Split]:
+    def scorer(reading: PayloadReading) -> Callable[[Predictor], ScorePair]:
         subject, known = reading.subject, reading.subject.known
         size = min(len(subject.trained_on), max(len(known) // 2, 2))
         rows = joined([subject.members, subject.strangers])  # scaled together: scores do not depend on the group
@@ -96,4 +96,4 @@ def by_likelihood(readings: Sequence[Reading], shadows: int) -> Found:
         ("AUC", areas[0], areas[1], 0.5, areas[2]),
         ("TPR at 1 % FPR", rates[0], rates[1], guessed, rates[2]),
     ]
-    return Found(readings[0].payload, f"{readings[0].knows}; {shadows} shadow models", figures)
+    return AttackResult(readings[0].payload, f"{readings[0].knows}; {shadows} shadow models", figures)

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
-from simulations.audit.measures import Found, NotFittedError, Scores, mean
-from simulations.audit.readings import Body, ClassMeans, Reading, Weights, class_means
+from simulations.audit.measures import AttackResult, NotFittedError, Scores, mean
+from simulations.audit.readings import Body, ClassMeans, PayloadReading, Weights, class_means
 from simulations.audit.subject import Predictor
 
 STEPS, RATE = 400, 0.05
@@ -32,10 +32,10 @@ Made = tuple[Tensor, Tensor, Tensor]
 """Reconstructions, originals, and the guess of an attacker who reads nothing: inputs (N, ...) each."""
 
 
-def by_means(readings: Sequence[Reading]) -> Found:
+def by_means(readings: Sequence[PayloadReading]) -> AttackResult:
     """Invert the mean embedding or output of each class."""
 
-    def make(reading: Reading) -> Made:
+    def make(reading: PayloadReading) -> Made:
         assert isinstance(reading, ClassMeans)
         subject = reading.subject
         targets, sent = reading.by_class(reading.upload)
@@ -48,17 +48,17 @@ def by_means(readings: Sequence[Reading]) -> Found:
     return _of_pictures(readings[0].payload, knows, readings, make, "class mean")
 
 
-def fits_means(reading: Reading) -> str:
+def fits_means(reading: PayloadReading) -> str:
     """Return why there are no class means of images to invert, or an empty text."""
     if not reading.subject.centre.numel():
         return "inputs are not images"
     return "" if isinstance(reading, ClassMeans) else "no class means"
 
 
-def by_gradient(readings: Sequence[Reading]) -> Found:
+def by_gradient(readings: Sequence[PayloadReading]) -> AttackResult:
     """Invert the gradient of a round with one step."""
 
-    def make(reading: Reading) -> Made:
+    def make(reading: PayloadReading) -> Made:
         assert isinstance(reading, Weights)
         subject, last, config = reading.subject, reading.subject.last, reading.subject.config
         before, after = reading.model_of(last.download), reading.model_of(last.upload)
@@ -84,7 +84,7 @@ def by_gradient(readings: Sequence[Reading]) -> Found:
     return _of_pictures("the change of weights in one step", knows, readings, make, "private sample")
 
 
-def fits_gradient(reading: Reading) -> str:
+def fits_gradient(reading: PayloadReading) -> str:
     """Return why the change of the weights is not the gradient of a small batch, or an empty text."""
     subject, config = reading.subject, reading.subject.config
     if not subject.centre.numel():
@@ -105,8 +105,8 @@ def fits_gradient(reading: Reading) -> str:
 
 
 def _of_pictures(
-    reads: str, knows: str, readings: Sequence[Reading], make: Callable[[Reading], Made], of: str
-) -> Found:
+    reads: str, knows: str, readings: Sequence[PayloadReading], make: Callable[[PayloadReading], Made], of: str
+) -> AttackResult:
     """Measure how similar pictures of something (`of`) are to the originals; show the first client's."""
     figures, guesses, shown = list[float](), list[float](), None
     for reading in readings:
@@ -115,7 +115,7 @@ def _of_pictures(
         guesses += map(psnr, guessed, originals)
         if shown is None and len(found):
             shown = originals[:SHOWN], found[:SHOWN]
-    return Found(reads, knows, [(f"PSNR, dB, {of}", mean(figures), None, mean(guesses), None)], shown)
+    return AttackResult(reads, knows, [(f"PSNR, dB, {of}", mean(figures), None, mean(guesses), None)], shown)
 
 
 def psnr(picture: Scores, original: Scores) -> float:

@@ -41,7 +41,7 @@ FAR = -1e4
 """Logit of a class that the payload does not cover."""
 
 
-class Reading(ABC):
+class PayloadReading(ABC):
     """A way to read what a client sends.
 
     Parameters
@@ -88,7 +88,7 @@ class Reading(ABC):
         """The predictor of the client's upload."""
         return self.predictor(self.upload)
 
-    def instead(self, other: "Reading") -> Predictor:
+    def instead(self, other: "PayloadReading") -> Predictor:
         """Return the predictor of another client's upload, read in place of this client's."""
         return self.predictor(other.upload) if self.lends_model else other.own
 
@@ -113,7 +113,7 @@ class Reading(ABC):
         return torch.from_numpy(np.asarray(array, np.float32)).to(self.subject.known.inputs.device)
 
 
-class Weights(Reading):
+class Weights(PayloadReading):
     """All weights of a model, either the client's or a small shared one, or their change in low-rank factors.
 
     Parameters
@@ -201,7 +201,7 @@ class Body(Weights):
         return with_head(model, self.subject)
 
 
-class Head(Reading):
+class Head(PayloadReading):
     """A head without its body: in the worst case, the attacker has the client's body."""
 
     payload, knows = "its head", "the client's body (worst case)"
@@ -228,7 +228,7 @@ class Head(Reading):
         return trained(model, rows, subject, rng, rounds=rounds * bool(shared)).head.state_dict()
 
 
-class ClassMeans(Reading):
+class ClassMeans(PayloadReading):
     """The mean embedding or output of each class: in the worst case, the attacker has the client's model.
 
     The array holds embeddings (``prototypes``), logits (``logits``), or logits or softmax scores (``averages``).
@@ -283,7 +283,7 @@ class ClassMeans(Reading):
         return logits.softmax(1) if scores else logits
 
 
-class Answers(Reading):
+class Answers(PayloadReading):
     """Predictions or embeddings of public samples: the attacker distills them into a model.
 
     Embeddings train only the body; the attacker then fits a head.
@@ -344,7 +344,7 @@ _FORMS: tuple[tuple[set[str], type[ClassMeans | Answers | Head], str], ...] = (
 """Arrays that identify a payload, how it is read, and its main array. One more array may be present."""
 
 
-def readings_of(subjects: Sequence[Subject]) -> list[Reading]:
+def readings_of(subjects: Sequence[Subject]) -> list[PayloadReading]:
     """Return the readings of all clients whose uploads can be read.
 
     Raises a `ConfigError` that names the algorithm and its arrays if there is none.
@@ -357,7 +357,7 @@ def readings_of(subjects: Sequence[Subject]) -> list[Reading]:
     return found
 
 
-def reading_of(subject: Subject) -> Reading | None:
+def reading_of(subject: Subject) -> PayloadReading | None:
     """Return the reading that fits a client's uploads, or None."""
     names = set(subject.last.upload)
     for marks, kind, name in _FORMS:
@@ -379,7 +379,7 @@ def reading_of(subject: Subject) -> Reading | None:
 
 
 def compared(
-    readings: Sequence[Reading], scorer: Callable[[Reading], Callable[[Predictor], T]]
+    readings: Sequence[PayloadReading], scorer: Callable[[PayloadReading], Callable[[Predictor], T]]
 ) -> tuple[list[T], list[T]]:
     """Score each client's upload, and another client's upload in its place.
 

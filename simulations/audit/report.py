@@ -19,14 +19,14 @@ from hetfl_flwr.seeding import seeded
 from hetfl_flwr.text import some
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.audit.accounting import Guarantee, guarantees
-from simulations.audit.labels import IMITATIONS, UPLOAD_READERS, Estimate, by_imitation, estimates
-from simulations.audit.measures import Finding, Found, NotFittedError, Scores
+from simulations.audit.labels import IMITATIONS, UPLOAD_READERS, HistogramEstimate, by_imitation, estimates
+from simulations.audit.measures import AttackResult, Finding, NotFittedError, Scores
 from simulations.audit.membership import by_likelihood
 from simulations.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
-from simulations.audit.readings import Reading, readings_of
+from simulations.audit.readings import PayloadReading, readings_of
 from simulations.audit.subject import is_deployment, subjects_of, uploads_of
+from simulations.reports.layout import table_of
 from simulations.reports.runs import load_run
-from simulations.reports.terminal import table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,8 +42,8 @@ class Attack(NamedTuple):
     """An attack; `fits` returns why it does not fit a payload, or an empty text."""
 
     name: str
-    run: Callable[[Sequence[Reading]], Found]
-    fits: Callable[[Reading], str] = lambda reading: ""
+    run: Callable[[Sequence[PayloadReading]], AttackResult]
+    fits: Callable[[PayloadReading], str] = lambda reading: ""
     needs_data: bool = True
 
 
@@ -74,7 +74,7 @@ class Audit:
         What the noise on uploads guarantees against any attack; empty without noise.
     unknown : str
         Which guarantee is unknown, and why, or an empty text.
-    estimates : list of Estimate
+    estimates : list of HistogramEstimate
         What is inferred without the clients' data, and so without ground truth.
     """
 
@@ -83,7 +83,7 @@ class Audit:
     pictures: list[Path]
     guarantees: list[Guarantee]
     unknown: str
-    estimates: list[Estimate] = field(default_factory=list)
+    estimates: list[HistogramEstimate] = field(default_factory=list)
 
 
 def audited(
@@ -151,7 +151,7 @@ def audited(
     return Audit(found, skipped, _written(folder / FOLDER, written, pictures), noised, unknown, said)
 
 
-def _ran(attack: Attack, readings: Sequence[Reading]) -> tuple[Found | None, str]:
+def _ran(attack: Attack, readings: Sequence[PayloadReading]) -> tuple[AttackResult | None, str]:
     """Return what an attack finds for the clients it can be fitted to, and why not for the others, if any."""
     try:
         return attack.run(readings), ""
@@ -168,7 +168,7 @@ def _ran(attack: Attack, readings: Sequence[Reading]) -> tuple[Found | None, str
 def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Table]":
     """Yield the figures, the estimates without data and the guarantees of a run as tables; `names` are of classes."""
 
-    def classes(one: Estimate) -> str:
+    def classes(one: HistogramEstimate) -> str:
         order = np.argsort(-one.shares, kind="stable")[:MAX_CLASSES]
         return ", ".join(f"{names[c] if names else c}: {one.shares[c]:.0%}" for c in order if one.shares[c] > 0)
 

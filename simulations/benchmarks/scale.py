@@ -32,7 +32,7 @@ DRAWN, ROWS, COLUMNS = 20, 10, 8
 """Clients per round, rows per client, and numeric columns."""
 
 
-class Meter(RoundCallback):
+class Recorder(RoundCallback):
     """Records processor time and peak memory (MB) after each round, and stops the run after `rounds` rounds."""
 
     def __init__(self, rounds: int) -> None:
@@ -50,7 +50,7 @@ class Meter(RoundCallback):
 
 def measured(clients: int, rounds: int) -> tuple[float, float, float, float]:
     """Run a federation; return the seconds of start and round, and the peak memory (MB) after start and end."""
-    draw, meter = np.random.default_rng(0), Meter(rounds)
+    draw, meter = np.random.default_rng(0), Recorder(rounds)
     with TemporaryDirectory() as folder:
         classes = draw.integers(0, 3, ROWS * clients)
         columns = {f"x{number}": draw.normal(classes, 1.0) for number in range(COLUMNS)}

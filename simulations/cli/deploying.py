@@ -52,12 +52,12 @@ def doctor(
 
     Example: hetfl doctor --superlink server.example.org:8443 --root-certificates ca.crt --key node-0
     """
-    from simulations.deployment.doctor import Node, State, examine, finding_table, parse_address
+    from simulations.deployment.doctor import JoiningNode, State, examine, finding_table, parse_address
 
     if insecure and root_certificates is not None:
         raise ConfigError("--insecure and --root-certificates: give one of them")
     host, port = parse_address(superlink) if superlink is not None else ("", 0)
-    findings = list(examine(Node(host, port, root_certificates, insecure, key, state_dir)))
+    findings = list(examine(JoiningNode(host, port, root_certificates, insecure, key, state_dir)))
     print_json({"checks": findings}) if json else print_tables(finding_table(findings))
     if any(finding.state is State.FAILURE for finding in findings):
         raise typer.Exit(1)

@@ -26,7 +26,7 @@ from simulations.cli.options import (
     target,
 )
 from simulations.cli.printing import print_json, print_tables
-from simulations.reports.terminal import NOTHING, table_of
+from simulations.reports.layout import NOTHING, table_of
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.overview import ColumnFacts, Overview

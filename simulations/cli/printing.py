@@ -17,8 +17,7 @@ MAX_CLIENTS = 30
 def show_run(folder: Path) -> None:
     """Print the results of a run."""
     from simulations.reports.runs import load_run
-    from simulations.reports.tables import summary_table
-    from simulations.reports.terminal import client_table
+    from simulations.reports.tables import client_table, summary_table
 
     finished = load_run(folder)
     print_tables(client_table(finished.name, finished.clients, MAX_CLIENTS), summary_table(finished))
@@ -27,7 +26,7 @@ def show_run(folder: Path) -> None:
 
 def print_tables(*tables: Any) -> None:
     """Print tables to the width of the terminal, or as plain lines to a file or pipe."""
-    from simulations.reports.terminal import fitted, lines
+    from simulations.reports.layout import fitted, lines
 
     console = make_console()
     for table in tables:

@@ -237,7 +237,7 @@ def reproduce(
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """
     from simulations.studies.backends import backend
-    from simulations.studies.reproduce.command import Request
+    from simulations.studies.reproduce.command import Options
     from simulations.studies.reproduce.command import reproduce as reproduce_all
     from simulations.studies.reproduce.recipe import Variant
 
@@ -247,6 +247,6 @@ def reproduce(
     if quick and short:
         raise ConfigError("--quick and --short: one of them")
     variant: Variant = "quick" if quick else "short" if short else "full"
-    request = Request(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
-    if not reproduce_all(recipes, request, make_console()):
+    options = Options(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
+    if not reproduce_all(recipes, options, make_console()):
         raise typer.Exit(1)

@@ -46,7 +46,7 @@ from hetfl_flwr.common.files import check_writable
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import printable
-from simulations.reports.terminal import byte_size, table_of
+from simulations.reports.layout import byte_size, table_of
 
 PROJECT = "hetfl"
 """The distribution whose requirements are checked."""
@@ -118,7 +118,7 @@ def fault_of(found: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check: what was found, and how to fix a warning or a failure.
 
     Since its texts may quote a server, each is made one printable line of limited length.
@@ -135,7 +135,7 @@ class Finding:
         object.__setattr__(self, "fix", printable(self.fix))
 
 
-class Answers(NamedTuple):
+class ServerAnswers(NamedTuple):
     """A server's ``Date``, this machine's clock at that time, the status of its Fleet API, and its OpenAPI text."""
 
     date: str | None
@@ -145,7 +145,7 @@ class Answers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Node:
+class JoiningNode:
     """A node's options, and what the server reports to it.
 
     With an empty `host` no server is checked; an IPv6 address has no brackets. `roots` are the certificates of trusted
@@ -177,10 +177,10 @@ class Node:
         return x509.load_der_x509_certificate(shown)
 
     @cached_property
-    def answers(self) -> Answers:
+    def answers(self) -> ServerAnswers:
         """The server's HTTP responses, without verification of its certificate."""
         (_, date, _, clock), (status, *_), (_, _, described, _) = map(self._get, ("/health", FLEET, "/openapi.json"))
-        return Answers(date, clock, status, described)
+        return ServerAnswers(date, clock, status, described)
 
     def _get(self, path: str) -> tuple[int, str | None, bytes, datetime]:
         """Return status, ``Date`` and body of a response, and this machine's clock when the server sent it."""
@@ -204,7 +204,7 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def check_python(node: Node) -> str:
+def check_python(node: JoiningNode) -> str:
     """Check the version of Python."""
     required = metadata(PROJECT)["Requires-Python"]
     text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -213,7 +213,7 @@ def check_python(node: Node) -> str:
     return text
 
 
-def check_packages(node: Node) -> str:
+def check_packages(node: JoiningNode) -> str:
     """Check that each required package is installed in a supported version."""
     here = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     found = {each: _version(each.name) for each in _required()}
@@ -240,7 +240,7 @@ def _version(package: str) -> str:
         return MISSING
 
 
-def check_torch(node: Node) -> str:
+def check_torch(node: JoiningNode) -> str:
     """Run torch in a separate process, which dies by a signal if torch was built for newer processors."""
     trial = f"import torch; one = torch.ones({SIDE}, {SIDE}); one @ one"
     done = subprocess.run([sys.executable, "-c", trial], capture_output=True, text=True, check=False)
@@ -251,7 +251,7 @@ def check_torch(node: Node) -> str:
     return "multiplies matrices"
 
 
-def check_device(node: Node) -> str:
+def check_device(node: JoiningNode) -> str:
     """Multiply matrices on each accelerator that torch finds; without one, on the processor."""
     import torch
 
@@ -306,7 +306,7 @@ def jetson_release() -> str:
     return ", ".join(first.removeprefix("#").strip().split(", ")[:2])
 
 
-def check_memory(node: Node) -> str:
+def check_memory(node: JoiningNode) -> str:
     """Check that there is enough memory for a small client."""
     free = free_memory()
     text = f"{byte_size(free)} free; a small client (LeNet-5) takes {byte_size(MEMORY)}"
@@ -326,7 +326,7 @@ def free_memory(cgroup: Path = CGROUP) -> int:
         return free
 
 
-def check_state_folder(node: Node) -> str:
+def check_state_folder(node: JoiningNode) -> str:
     """Check that the state folder, or its nearest existing parent, is writable and has enough space."""
     folder = node.state_dir or Path.cwd()
     fix = "free some of the disk, or name a folder with --state-dir that the node's user can write to"
@@ -340,7 +340,7 @@ def check_state_folder(node: Node) -> str:
     return text
 
 
-def check_key(node: Node) -> str:
+def check_key(node: JoiningNode) -> str:
     """Check that Flower can read the node's private key, that other users cannot, and that TLS is on."""
     path = node.key
     if path is None:
@@ -363,7 +363,7 @@ def check_key(node: Node) -> str:
     return f"{path} has mode {mode:04o}, curve {key.curve.name}"
 
 
-def check_name(node: Node) -> str:
+def check_name(node: JoiningNode) -> str:
     """Check that the server's name can be resolved."""
     fix = "correct the name in --superlink, or add it to the DNS"
     with fault_of(f"{node.host} has no address", fix, UnicodeError):
@@ -371,7 +371,7 @@ def check_name(node: Node) -> str:
     return f"{node.host} resolves to {', '.join(dict.fromkeys(str(row[4][0]) for row in rows))}"
 
 
-def check_port(node: Node) -> str:
+def check_port(node: JoiningNode) -> str:
     """Check that the port is open."""
     closed = "start the SuperLink, correct the port, or open it in the firewalls"
     with fault_of(f"no connection to port {node.port}", closed):
@@ -379,7 +379,7 @@ def check_port(node: Node) -> str:
     return f"port {node.port} is open"
 
 
-def check_tls(node: Node) -> str:
+def check_tls(node: JoiningNode) -> str:
     """Check that the server uses TLS."""
     if node.insecure:
         keys = "make keys by `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
@@ -390,7 +390,7 @@ def check_tls(node: Node) -> str:
     return "handshake done"
 
 
-def check_subject(node: Node) -> str:
+def check_subject(node: JoiningNode) -> str:
     """Check that the server's certificate is for the name that the node uses."""
     shown, kind = node.certificate, x509.SubjectAlternativeName
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -402,7 +402,7 @@ def check_subject(node: Node) -> str:
         return f"for {node.host}"
 
 
-def check_authority(node: Node) -> str:
+def check_authority(node: JoiningNode) -> str:
     """Check that the authorities' certificates can be read, and the dates of those that were given."""
     roots = node.roots or Path(certifi.where())
     fix = "name the ca.crt of `hetfl keys` as --root-certificates"
@@ -413,7 +413,7 @@ def check_authority(node: Node) -> str:
     return "; ".join([f"{roots} can be read", *(dates(each, datetime.now(UTC), new) for each in authorities)])
 
 
-def check_chain(node: Node) -> str:
+def check_chain(node: JoiningNode) -> str:
     """Check that one of the authorities signed the server's certificate."""
     context = _context(node.roots or certifi.where())
     signed, trusted = f"signed by {node.certificate.issuer.rfc4514_string()}", node.roots or "certifi's list"
@@ -436,7 +436,7 @@ def dates(certificate: x509.Certificate, now: datetime, renewal: str) -> str:
     return left
 
 
-def check_superlink(node: Node) -> str:
+def check_superlink(node: JoiningNode) -> str:
     """Check by its HTTP status that there is a SuperLink's Fleet API, directly or behind a gate."""
     other = "drop --insecure if the SuperLink has TLS, and check that this is its port"
     with fault_of("no answer over HTTP", other, HTTPException):
@@ -469,7 +469,7 @@ def clocks(date: str | None, clock: datetime) -> str:
     return text
 
 
-def check_version(node: Node) -> str:
+def check_version(node: JoiningNode) -> str:
     """Compare the server's version of Flower with this node's and with the required one."""
     required = next(each.specifier for each in _required() if each.name == "flwr")
     return versions(node.answers.described, _version("flwr"), required)
@@ -520,7 +520,7 @@ class Check(NamedTuple):
     """A function that returns what it found or raises `Fault`, and the check that must not have failed before."""
 
     name: str
-    look: Callable[[Node], str]
+    look: Callable[[JoiningNode], str]
     after: str = ""
 
 
@@ -551,30 +551,32 @@ SERVER = (
 )
 
 
-def findings_of(checks: Iterable[Check], node: Node) -> Iterator[Finding]:
+def findings_of(checks: Iterable[Check], node: JoiningNode) -> Iterator[CheckResult]:
     """Yield the result of each check whose earlier check did not fail and was not skipped."""
     passed = {""}
     for check in checks:
         if check.after not in passed:
             continue
         try:
-            finding = Finding(check.name, State.OK, check.look(node))
+            finding = CheckResult(check.name, State.OK, check.look(node))
         except Fault as fault:
-            finding = Finding(check.name, fault.state, fault.found, fault.fix)
+            finding = CheckResult(check.name, fault.state, fault.found, fault.fix)
         if finding.state is not State.FAILURE:
             passed.add(check.name)
         yield finding
 
 
-def examine(node: Node) -> Iterator[Finding]:
+def examine(node: JoiningNode) -> Iterator[CheckResult]:
     """Yield the results of all checks of this machine and, if a server is named, of the server."""
     yield from findings_of(MACHINE, node)
-    yield from examine_server(node) if node.host else [Finding("server", State.NOT_CHECKED, "no --superlink is given")]
+    yield from (
+        examine_server(node) if node.host else [CheckResult("server", State.NOT_CHECKED, "no --superlink is given")]
+    )
 
 
-def examine_server(node: Node) -> Iterator[Finding]:
+def examine_server(node: JoiningNode) -> Iterator[CheckResult]:
     """Yield the results of the checks of the server that finish within `PATIENCE`."""
-    findings, deadline = Queue[Finding | None](), monotonic() + PATIENCE
+    findings, deadline = Queue[CheckResult | None](), monotonic() + PATIENCE
     checks = (*REACHED, *(() if node.insecure else CERTIFICATES), *SERVER)
 
     def look() -> None:
@@ -590,10 +592,10 @@ def examine_server(node: Node) -> Iterator[Finding]:
             yield finding
     except Empty:
         fix = "check that this is the SuperLink's port, and read its log"
-        yield Finding("SuperLink", State.FAILURE, f"does not answer within {PATIENCE:g} s", fix)
+        yield CheckResult("SuperLink", State.FAILURE, f"does not answer within {PATIENCE:g} s", fix)
 
 
-def finding_table(findings: Sequence[Finding]) -> Table:
+def finding_table(findings: Sequence[CheckResult]) -> Table:
     """Return a table with a row per check, and the number of checks by state."""
     counts = Counter(finding.state for finding in findings)
     return table_of(

@@ -18,8 +18,8 @@ from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import for_flower, resolve
 from hetfl_flwr.runs.record import ROUNDS_FILE
 from hetfl_flwr.runs.settings import new_folder
-from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
+from simulations.deployment.loopback import NAME, ROOT, Flower, flower
 
 SETTLED = ("clients", "data-dir", "dataset", "node-keys", "output-dir", "partition", "resume", "state-dir")
 """Run-config keys that a rehearsal sets itself."""

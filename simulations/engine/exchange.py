@@ -19,7 +19,7 @@ from hetfl_flwr.wire.cost_metrics import FLOPS
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer
-from simulations.engine.workers import Job
+from simulations.engine.workers import Task
 
 if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
@@ -128,7 +128,7 @@ class LocalExchange(Exchange):
     def _post(self, sent: Sequence[Flight]) -> None:
         """Pass arrays to clients; sizes are computed once for each set of arrays."""
         weights: dict[int, tuple[int, int, int]] = {}
-        jobs = list[Job]()
+        tasks = list[Task]()
         for flight in sent:
             kind, number, travels = flight.kind, flight.number, flight.download
             if kind in BY_REFERENCE:
@@ -136,12 +136,12 @@ class LocalExchange(Exchange):
                     weights[id(travels)] = self._weigh(kind, travels, {ROUND: number}, reply=False)
                 numbers, payload, wire = weights[id(travels)]
                 flight.traffic = Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire)
-                jobs.append(Job(kind, flight.member.node, travels, number))
+                tasks.append(Task(kind, flight.member.node, travels, number))
             else:
                 message = self._engine.named(written(kind, number, flight.member, to_record(travels)))
                 flight.traffic = weighed(message)
-                jobs.append(Job("answer", flight.member.node, message))
-        for flight, ticket in zip(sent, self._engine.submit(jobs), strict=True):
+                tasks.append(Task("answer", flight.member.node, message))
+        for flight, ticket in zip(sent, self._engine.submit(tasks), strict=True):
             self._places += 1
             flight.place, flight.ticket = self._places, ticket
             self._flights[flight.place] = flight
@@ -169,7 +169,7 @@ class LocalExchange(Exchange):
         return flight
 
     def hold(self) -> Pending:
-        """Let clients finish their jobs, and return the requests under way, which stay under way.
+        """Let clients finish their tasks, and return the requests under way, which stay under way.
 
         No reply is used early, so results do not change.
         """

@@ -28,7 +28,7 @@ from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import some
 from simulations.engine.clients import CLIENT_APP, EVERY, FIRST_NODE, MEMORY, Answer, Clients, Hosted
 from simulations.engine.exchange import LocalExchange
-from simulations.engine.workers import Host, InProcess, Job, Workers
+from simulations.engine.workers import Host, InProcess, Task, Workers
 
 if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
@@ -125,8 +125,8 @@ class LocalEngine(Grid):
         """Queue messages for their clients."""
         pushed = [self.named(message) for message in messages]
         names = [message.metadata.message_id for message in pushed]
-        jobs = [Job("answer", message.metadata.dst_node_id, message) for message in pushed]
-        self._asked |= zip(names, self.submit(jobs), strict=True)
+        tasks = [Task("answer", message.metadata.dst_node_id, message) for message in pushed]
+        self._asked |= zip(names, self.submit(tasks), strict=True)
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -152,15 +152,15 @@ class LocalEngine(Grid):
         name_message(message, str(UUID(int=next(self._names))))
         return message
 
-    def submit(self, jobs: Sequence[Job]) -> list[int]:
-        """Submit jobs; return a ticket for each answer."""
-        tickets = [next(self._tickets) for _ in jobs]
-        self._used.update(job.node - FIRST_NODE for job in jobs)
-        self._host.submit(list(zip(tickets, jobs, strict=True)))
+    def submit(self, tasks: Sequence[Task]) -> list[int]:
+        """Submit tasks; return a ticket for each answer."""
+        tickets = [next(self._tickets) for _ in tasks]
+        self._used.update(task.node - FIRST_NODE for task in tasks)
+        self._host.submit(list(zip(tickets, tasks, strict=True)))
         return tickets
 
     def answer(self, ticket: int) -> Answer | Message:
-        """Wait for the answer to a job."""
+        """Wait for the answer to a task."""
         while ticket not in self._answers:
             came, answer = self._host.receive()
             self._answers[came] = answer
@@ -216,7 +216,7 @@ class LocalEngine(Grid):
         return [what]
 
     def _settle(self) -> None:
-        """Wait for all jobs under way."""
+        """Wait for all tasks under way."""
         while self._host.is_busy():
             came, answer = self._host.receive()
             self._answers[came] = answer

@@ -24,14 +24,14 @@ from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer, Clients, Hosted
 
 AHEAD = 2
-"""Maximum number of jobs sent to a worker: the current and the next one, so that it never waits."""
+"""Maximum number of tasks sent to a worker: the current and the next one, so that it never waits."""
 
 MAX_SHARE = 1.1
 """Clients stay with their worker if its load is at most this multiple of an even share."""
 
 
-class Job(NamedTuple):
-    """A job of a client.
+class Task(NamedTuple):
+    """A task of a client.
 
     `kind` is "train" or "evaluate" with a download as `payload`, or "answer" with a message.
     """
@@ -42,30 +42,30 @@ class Job(NamedTuple):
     round: int = 0
 
 
-Jobs = Sequence[tuple[int, Job]]
-"""Jobs with their tickets."""
+Tasks = Sequence[tuple[int, Task]]
+"""Tasks with their tickets."""
 
 
 class InProcess:
-    """Runs jobs in this process, one after another."""
+    """Runs tasks in this process, one after another."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients, self.count = clients, 1
-        self._queue: deque[tuple[int, Job]] = deque()
+        self._queue: deque[tuple[int, Task]] = deque()
 
-    def submit(self, jobs: Jobs) -> None:
-        """Queue jobs."""
+    def submit(self, tasks: Tasks) -> None:
+        """Queue tasks."""
         self._clients.begin()
-        self._queue.extend(jobs)
+        self._queue.extend(tasks)
 
     def is_busy(self) -> bool:
-        """Return whether any job is left."""
+        """Return whether any task is left."""
         return bool(self._queue)
 
     def receive(self) -> tuple[int, Answer | Message]:
-        """Run the next job; return its ticket and the answer."""
-        ticket, job = self._queue.popleft()
-        return ticket, answer_of(self._clients, job)
+        """Run the next task; return its ticket and the answer."""
+        ticket, task = self._queue.popleft()
+        return ticket, answer_of(self._clients, task)
 
     def call(self, method: str, *argument: Any) -> list[Any]:
         """Call a method of `Clients`; return a list with its result."""
@@ -75,9 +75,9 @@ class InProcess:
         """Do nothing: there are no worker processes."""
 
 
-def answer_of(clients: Clients, job: Job) -> Answer | Message:
-    """Run a job and return its answer."""
-    kind, node, payload, round = job
+def answer_of(clients: Clients, task: Task) -> Answer | Message:
+    """Run a task and return its answer."""
+    kind, node, payload, round = task
     if isinstance(payload, Message):
         return clients.answer(payload)
     return clients.run(kind, node, payload, round)
@@ -110,7 +110,7 @@ def end_unguarded() -> None:
 
 
 class Workers:
-    """Runs jobs in worker processes, 2 or more, among which clients are divided by the times of their earlier jobs.
+    """Runs tasks in worker processes, 2 or more, among which clients are divided by the times of their earlier tasks.
 
     A client belongs to one worker at a time. A worker reads its pipe while it works, so that a pipe cannot block both
     ends.
@@ -129,42 +129,42 @@ class Workers:
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
-        self._queues: list[deque[tuple[int, Job]]] = [deque() for _ in range(workers)]
-        self._under_way: list[deque[tuple[int, Job]]] = [deque() for _ in range(workers)]
-        self._written: dict[int, bytes] = {}  # serialised downloads of the last jobs, by id
+        self._queues: list[deque[tuple[int, Task]]] = [deque() for _ in range(workers)]
+        self._under_way: list[deque[tuple[int, Task]]] = [deque() for _ in range(workers)]
+        self._written: dict[int, bytes] = {}  # serialised downloads of the last tasks, by id
         self._owners: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
 
-    def submit(self, jobs: Jobs) -> None:
-        """Queue jobs for the clients' workers; if no job is under way, divide the clients again first."""
+    def submit(self, tasks: Tasks) -> None:
+        """Queue tasks for the clients' workers; if no task is under way, divide the clients again first."""
         self._written = {}
         if not self.is_busy():
-            self._share_out([job.node for _, job in jobs])
-        for ticket, job in jobs:
-            self._queues[self._owner(job.node)].append((ticket, job))
+            self._share_out([task.node for _, task in tasks])
+        for ticket, task in tasks:
+            self._queues[self._owner(task.node)].append((ticket, task))
         for _ in range(AHEAD):
             for worker in range(len(self._pipes)):
                 self._feed(worker)
 
     def is_busy(self) -> bool:
-        """Return whether any job is under way."""
+        """Return whether any task is under way."""
         return any(self._under_way)
 
     def receive(self) -> tuple[int, Answer | Message]:
-        """Wait for the next answer of any worker; return the job's ticket and the answer."""
+        """Wait for the next answer of any worker; return the task's ticket and the answer."""
         waiting = [pipe for pipe, under_way in zip(self._pipes, self._under_way, strict=True) if under_way]
         worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
         answer, seconds = self._received(worker)
-        ticket, job = self._under_way[worker].popleft()
-        if job.kind == MessageType.TRAIN:  # the minimum, as other programs may slow a job down
-            self._seconds[job.node] = min(seconds, self._seconds.get(job.node, seconds))
+        ticket, task = self._under_way[worker].popleft()
+        if task.kind == MessageType.TRAIN:  # the minimum, as other programs may slow a task down
+            self._seconds[task.node] = min(seconds, self._seconds.get(task.node, seconds))
         self._feed(worker)
         if isinstance(answer, Answer):
             return ticket, answer._replace(arrays=frozen(answer.arrays))
         return ticket, unpacked(answer)
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of `Clients` in every worker, with that worker's argument; no job may be under way."""
+        """Call a method of `Clients` in every worker, with that worker's argument; no task may be under way."""
         for worker in range(self.count):
             self._send(worker, (method, arguments[worker : worker + 1]))
         return [self._received(worker) for worker in range(self.count)]
@@ -199,17 +199,17 @@ class Workers:
             self._received(worker)
 
     def _feed(self, worker: int) -> None:
-        """Send a worker its next job if it can take one; shared downloads are serialised once."""
+        """Send a worker its next task if it can take one; shared downloads are serialised once."""
         if not self._queues[worker] or len(self._under_way[worker]) >= AHEAD:
             return
-        ticket, job = self._queues[worker].popleft()
-        if isinstance(job.payload, Message):
-            content = packed(job.payload)
+        ticket, task = self._queues[worker].popleft()
+        if isinstance(task.payload, Message):
+            content = packed(task.payload)
         else:
-            content = self._written.get(id(job.payload)) or dumps(job.payload, HIGHEST_PROTOCOL)
-            self._written[id(job.payload)] = content
-        self._send(worker, (job.kind, (job.node, content, job.round)))
-        self._under_way[worker].append((ticket, job))
+            content = self._written.get(id(task.payload)) or dumps(task.payload, HIGHEST_PROTOCOL)
+            self._written[id(task.payload)] = content
+        self._send(worker, (task.kind, (task.node, content, task.round)))
+        self._under_way[worker].append((ticket, task))
 
     def _send(self, worker: int, request: object) -> None:
         try:
@@ -255,7 +255,7 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
 
 @generators_lent()  # no other code in this process draws from them
 def _work(pipe: Connection, hosted: Hosted) -> None:
-    """Run jobs that arrive by a pipe until it is closed."""
+    """Run tasks that arrive by a pipe until it is closed."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     keep_freed_memory()
@@ -277,13 +277,13 @@ def _work(pipe: Connection, hosted: Hosted) -> None:
 
 
 def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
-    """Run a job and return its answer and its seconds; or call a method of `Clients`."""
+    """Run a task and return its answer and its seconds; or call a method of `Clients`."""
     if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
         return getattr(clients, kind)(*arguments)
     node, content, round = arguments
     started = perf_counter()
     clients.begin()
-    answer = answer_of(clients, Job(kind, node, unpacked(content) if kind == "answer" else loads(content), round))
+    answer = answer_of(clients, Task(kind, node, unpacked(content) if kind == "answer" else loads(content), round))
     sent = packed(answer) if isinstance(answer, Message) else answer._replace(form=None)
     return sent, perf_counter() - started
 

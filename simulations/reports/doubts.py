@@ -7,8 +7,8 @@ from math import sqrt
 from hetfl_flwr.runs.record import ClientRecord, Round, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable, some
 from hetfl_flwr.wire.naming import called
+from simulations.reports.layout import first
 from simulations.reports.runs import Run, method_of
-from simulations.reports.terminal import first
 
 MIN_TEST_ROWS = 30
 """With fewer test samples, a client's results are reported as unreliable."""
@@ -51,33 +51,40 @@ def doubts(runs: Sequence[Run]) -> list[str]:
     of them says in which. Classes that differ between seeds are not named.
     """
     names = {client["partition"]: name_of(client) for run in runs for client in run.clients}
-    rows, few = defaultdict[int, list[int]](list), set[int]()
-    found = defaultdict[int, dict[str, dict[str, list[Run]]]](dict)
-    for run in runs:
-        tested = any(client["test"] for client in run.clients)
-        for client in run.clients:
-            number = client["partition"]
-            if (test := client["test"]) is not None and (test or tested):
-                rows[number].append(test)
-                few |= {number} if test < MIN_TEST_ROWS else set()
-            for kind, line in _of_classes(client):
-                found[number].setdefault(kind, {}).setdefault(line, []).append(run)
-
-    def said(client: int) -> Iterator[str]:
-        if client in few:
-            least, most = min(rows[client]), max(rows[client])
-            span = str(most or "no") if least == most else f"{least} to {most}"
-            yield f"{span} test row{'s' * (most != 1)}"
-        for kind, lines in found[client].items():
-            holding = [run for several in lines.values() for run in several]
-            if len(lines) > 1 and len({_seed(run) for run in holding}) > 1:
-                lines = {kind: holding}
-            yield from (_placed(line, several, runs) for line, several in lines.items())
-
-    doubtful = sorted(few | found.keys())
-    lines = [f"{called(client, names[client])}: {'; '.join(said(client))}" for client in doubtful]
+    said = defaultdict[int, list[str]](list)
+    for client, line in (*_few_rows(runs), *_class_doubts(runs)):
+        said[client].append(line)
+    lines = [f"{called(client, names[client])}: {'; '.join(said[client])}" for client in sorted(said)]
     on_data = dict.fromkeys(line for run in runs for line in run.summary.get("warnings", []))
     return [*map(printable, on_data), *first(lines, MAX_NOTED)]
+
+
+def _few_rows(runs: Sequence[Run]) -> Iterator[tuple[int, str]]:
+    """Yield each client with few test rows in any run, and how many it has in all of them."""
+    rows = defaultdict[int, list[int]](list)
+    for run in runs:
+        counts = {client["partition"]: client["test"] for client in run.clients if client["test"] is not None}
+        for client, count in counts.items() if any(counts.values()) else ():
+            rows[client].append(count)
+    for client, its in rows.items():
+        least, most = min(its), max(its)
+        if least < MIN_TEST_ROWS:
+            span = str(most or "no") if least == most else f"{least} to {most}"
+            yield client, f"{span} test row{'s' * (most != 1)}"
+
+
+def _class_doubts(runs: Sequence[Run]) -> Iterator[tuple[int, str]]:
+    """Yield each client and a problem with its classes; those that differ between seeds are not named."""
+    found = defaultdict[tuple[int, str], dict[str, list[Run]]](dict)
+    for run in runs:
+        for client in run.clients:
+            for kind, line in _of_classes(client):
+                found[client["partition"], kind].setdefault(line, []).append(run)
+    for (number, kind), lines in found.items():
+        holding = [run for several in lines.values() for run in several]
+        if len(lines) > 1 and len({_seed(run) for run in holding}) > 1:
+            lines = {kind: holding}
+        yield from ((number, _placed(line, several, runs)) for line, several in lines.items())
 
 
 def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:

@@ -27,9 +27,9 @@ from simulations.reports.estimates import (
     with_interval,
 )
 from simulations.reports.impact import MethodImpact, standings
+from simulations.reports.layout import NOTHING, cells_table, first
 from simulations.reports.pairing import LOCAL, paired
 from simulations.reports.runs import POOLED, Run
-from simulations.reports.terminal import NOTHING, cells_table, first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ interval and ``p`` are for this comparison alone and come from the spread over s
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClientGains:
     """The clients' gains over a baseline, one of `BASELINES`.
 
     `gains` has `COLUMNS` and a row for each method and client, NaN where unknown; `sentences` sum up each method.
@@ -88,7 +88,7 @@ class Answer:
         return facts | {"gains": gains, "means": means, "comparisons": int(self.gains.p.count())}
 
 
-def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
+def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> ClientGains | None:
     """Compare the runs of each method with baseline runs; None if either kind is missing.
 
     Raises ConfigError if no client of any run has the measure.
@@ -104,7 +104,7 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     means = {one.label: one.impact.gain for one in standing if one.label in by_method}
     unmeasured = values[~values.index.isin(whole.index) & (values.method != found.baseline)]
     lacking = [f"{one.lacking}: {one.name} has no final {measure.words}" for one in unmeasured.itertuples()]
-    return Answer(
+    return ClientGains(
         baseline=found.baseline,
         measure=measure.words,
         gains=gains,
@@ -195,7 +195,7 @@ def _upper_bounds(means: Mapping[str, Estimate]) -> list[str]:
     ]
 
 
-def gains_table(answer: Answer) -> Table:
+def gains_table(answer: ClientGains) -> Table:
     """Return the table of gains, one row per client and one column per method.
 
     If there are more than `MAX_CLIENTS`, it has only those with the smallest and the largest mean gains.
@@ -235,13 +235,13 @@ def _mean_gains(gains: pd.DataFrame) -> pd.Series[float]:
     return means[0].combine_first(means[1])
 
 
-def left_out(answer: Answer) -> list[str]:
+def left_out(answer: ClientGains) -> list[str]:
     """Return one line for each run or client that could not be paired, with the reason."""
     lines = [f"Not paired: {line}" for line in answer.left_out]
     return first(lines, MAX_LEFT_OUT, "and {} more, which `hetfl compare --json` lists")
 
 
-def in_words(answer: Answer) -> list[str]:
+def in_words(answer: ClientGains) -> list[str]:
     """Return a sentence for each method, followed by the clients with a significant difference."""
     lines = []
     for method, sentence in answer.sentences.items():

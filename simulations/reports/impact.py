@@ -15,9 +15,9 @@ import numpy as np
 from rich.table import Table
 
 from simulations.reports.estimates import ACCURACY, ROUNDING, Estimate, Measure, over_seeds, points, with_interval
+from simulations.reports.layout import COSTS, byte_size, percent, table_of
 from simulations.reports.pairing import BASELINES, LOCAL, Pairing
 from simulations.reports.runs import Group, mean_of
-from simulations.reports.terminal import COSTS, byte_size, percent, table_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from hetfl_flwr.data.domains import data_sets, domain_labels
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.naming import distinct
-from simulations.reports.terminal import cells_table
+from simulations.reports.layout import cells_table
 
 MAX_CLASSES = 20
 """With more classes than this, the table names the `FREQUENT` most frequent ones instead of a column for each."""
@@ -26,7 +26,7 @@ KINDS = ["training", "validation", "test", "public"]
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class ClientRows:
     """Numbers of rows of each client.
 
     `shares` has a row for each client: its ``domain``, its number of rows of each of `KINDS`, and its unique ``name``
@@ -53,7 +53,7 @@ class Split:
         return {name: value for name, value in vars(self).items() if name != "counts"} | {"shares": shares}
 
 
-def load_split(config: RunConfig, called: str = "") -> Split:
+def load_split(config: RunConfig, called: str = "") -> ClientRows:
     """Count the rows of each client of a config with at least one client; with ``pooled`` too, only its own rows.
 
     `called` is the name of the data set in the title; by default as the config has it.
@@ -71,7 +71,7 @@ def load_split(config: RunConfig, called: str = "") -> Split:
         (labels[data.domain], len(data.train), len(data.validation), len(data.test), data.public_rows, names[number])
         for number, data in enumerate(clients)
     ]
-    return Split(
+    return ClientRows(
         title=f"{called or dataset_called(config.dataset)}, {config.partition}, {many}, seed {config.seed}",
         shares=pd.DataFrame(shares, columns=["domain", *KINDS, "name"]),
         counts=pd.DataFrame(map(_class_counts, clients)),
@@ -94,7 +94,7 @@ def _used(members: list[ClientData]) -> int:
     return np.unique(torch.cat(rows).numpy()).size
 
 
-def split_table(split: Split) -> Table:
+def split_table(split: ClientRows) -> Table:
     """Return one row per client and a row of sums; the domain is a column if there are several."""
     few, several = split.counts.shape[1] <= MAX_CLASSES, split.shares.domain.nunique() > 1
     counts = pd.concat([split.counts, split.counts.sum().to_frame("sum").T])

@@ -28,19 +28,19 @@ from simulations.reports.doubts import doubts, too_short
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
+from simulations.reports.layout import NOTHING, cells_table, first, percent, table_of
 from simulations.reports.loading import load_runs
 from simulations.reports.plots.comparison import compare_figure, run_figure
 from simulations.reports.plots.drawing import NARROW, WIDTH
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.runs import Run, curve, group_runs, method_of
-from simulations.reports.tables import compare_table, shared_terms, summary_table, unequal_terms
-from simulations.reports.terminal import NOTHING, cells_table, client_table, first, percent, table_of
+from simulations.reports.tables import client_table, compare_table, shared_terms, summary_table, unequal_terms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulations.reports.partition import Split
+    from simulations.reports.partition import ClientRows
 
 MAX_NOTES, MAX_FAILURES = 50, 100
 """Maximum number of notes on the data, and of rows of failures."""
@@ -231,7 +231,7 @@ def _value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
 
 
-def _split(run: Run, dataset: str) -> Split | str:
+def _split(run: Run, dataset: str) -> ClientRows | str:
     """Return the partition of the rows of a data set with a short name, or why it cannot be computed any more."""
     from hetfl_flwr.methods import resolve
     from simulations.reports.partition import load_split

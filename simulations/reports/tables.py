@@ -1,17 +1,20 @@
 """Tables of runs: the results of one run, and several runs side by side."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from statistics import fmean, pstdev, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from rich.table import Table
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
 from simulations.reports.doubts import notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
+from simulations.reports.layout import NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 from simulations.reports.runs import (
     Group,
     Run,
@@ -22,7 +25,6 @@ from simulations.reports.runs import (
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 
 EPSILON_NOTE = (
     "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
@@ -30,6 +32,13 @@ EPSILON_NOTE = (
 )
 LEFT_OUT_NOTE = "uploads that the guard (outlier-factor) or a robust average has left out; these are no failures."
 MAX_FAILURES, MAX_CLASSES = 10, 5
+QUALITY_HEADINGS = {
+    "bal.": ("balanced_accuracy", "balanced accuracy"),
+    "F1": ("macro_f1", "macro F1"),
+    "AUC": ("auc", "one class against the rest"),
+    "maj.": ("majority", "accuracy of always predicting the most frequent class"),
+}
+"""Headings of the client table, with the key of each value and its meaning."""
 UNEQUAL_KEYS = (
     *("rounds", "partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
     "learning-rate",
@@ -50,6 +59,46 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
         found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
     differences = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
     return f"Not directly comparable: these runs differ in {', '.join(differences)}." if differences else None
+
+
+def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> Table:
+    """Return a table of clients: name, model, samples, accuracy before and after, other measures, payload.
+
+    All measures are on the client's own test set. With more clients than ``most``, it has those with the lowest
+    accuracy; 0 shows all. Without names it fits into 100 characters a line if model names have at most ten.
+    """
+    every = len(clients)
+    if 0 < most < every:
+        worst = sorted(clients, key=lambda client: 1.0 if client["accuracy"] is None else client["accuracy"])
+        clients = sorted(worst[:most], key=lambda client: client["partition"])
+    measured = {
+        head: key
+        for head, (key, _) in QUALITY_HEADINGS.items()
+        if any(client.get(key) is not None for client in clients)
+    }
+    columns: dict[str, Callable[[ClientRecord], str | None]] = {
+        "client": lambda client: str(client["partition"]),
+        "name": lambda client: name_of(client) or None,
+        "model": lambda client: client["model"] or NOTHING,
+        "params": lambda client: thousands(client["parameters"]),
+        "train": lambda client: thousands(client["train"]),
+        "test": lambda client: thousands(client["test"]),
+        "before": lambda client: percent(client["accuracy_before"]),
+        "after": lambda client: percent(client["accuracy"]),
+        **{heading: partial(_quality, key) for heading, key in measured.items()},
+        "up": lambda client: byte_size(client["bytes_up"]),
+        "down": lambda client: byte_size(client["bytes_down"]),
+    }
+    meanings = "; ".join(f"{heading} {QUALITY_HEADINGS[heading][1]}" for heading in measured)
+    note = "Accuracy in % before and after training on the client's test set" + f"; {meanings}" * bool(meanings)
+    notes = [f"{note}; up, down: payload."]
+    notes += [f"The {most} clients of {every} with the lowest accuracy; clients.json has all."] * (len(clients) < every)
+    return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
+
+
+def _quality(key: str, client: ClientRecord) -> str:
+    value: Any = client.get(key)
+    return percent(value)
 
 
 def summary_table(run: Run) -> Table:
@@ -126,35 +175,27 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     groups = group_runs(runs)
     check_measured([client for run in runs for client in run.clients], measure)
     goal, (best, best_note, chosen) = _target(runs, target), best_of(runs)
-    to_goal = f"payload to reach {'target' if goal is None else f'{percent(goal)} %'}"
-    to_clock = to_goal.replace("payload", "clock")
+    measured = {f"{measure.words} %": lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))}
     some_left_out = any(run.summary.get("left_out") for run in runs)
     columns: dict[str, Callable[[Group], str | None]] = {
         "algorithm": lambda group: group.label,
         **{name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1},
         "accuracy %": lambda group: _accuracy(group.runs),
         "± seeds %": _over_seeds,
-    }
-    if measure is not ACCURACY:
-        columns[f"{measure.words} %"] = lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))
-    columns |= {
+        **(measured if measure is not ACCURACY else {}),
         "ACC / BWT / FWT %": lambda group: _joined(list(map(group.mean, ("acc", "bwt", "fwt")))),
         "global %": lambda group: _joined([group.mean("global_accuracy")]),
         best: lambda group: percent(mean_of(map(chosen, group.runs))),
         "payload": lambda group: byte_size(group.both_ways("bytes")),
         "wire": lambda group: byte_size(group.both_ways("wire")),
-        to_goal: lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
-        to_clock: lambda group: _reached(group, goal, "clock", _seconds),
+        _to_reach(goal, "payload"): lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
+        _to_reach(goal, "clock"): lambda group: _reached(group, goal, "clock", _seconds),
         "seconds": lambda group: _seconds(fmean(group.values("seconds"))),
         "failures": lambda group: _listed(group.values("failures")),
         "left out": lambda group: _listed(known(group.values("left_out"))) if some_left_out else None,
         "epsilon": lambda group: f"{max(found):.3g}" if (found := known(group.values("epsilon"))) else None,
     }
-    below = [unequal_terms(groups), best_note]
-    if goal and not target:
-        below.append(f"{percent(goal)} %: 95 % of the lowest best accuracy; --target sets another.")
-    if any(_has_clock(group) for group in groups):
-        below.append("Clock: simulated seconds; seconds: of this machine.")
+    below = [unequal_terms(groups), best_note, *_notes_on(goal, groups, given=target is not None)]
     if some_left_out:
         below.append(f"Left out: {LEFT_OUT_NOTE}")
     if any(run.summary.get("epsilon") is not None for run in runs):
@@ -170,6 +211,18 @@ def _target(runs: Sequence[Run], target: float | None) -> float | None:
         return target
     best = known(map(best_accuracy, runs))
     return 0.95 * min(best) if best else None
+
+
+def _to_reach(goal: float | None, what: str) -> str:
+    return f"{what} to reach {'target' if goal is None else f'{percent(goal)} %'}"
+
+
+def _notes_on(goal: float | None, groups: Sequence[Group], *, given: bool) -> Iterator[str]:
+    """Yield where a goal that is not given comes from, and what a clock is."""
+    if goal and not given:
+        yield f"{percent(goal)} %: 95 % of the lowest best accuracy; --target sets another."
+    if any(map(_has_clock, groups)):
+        yield "Clock: simulated seconds; seconds: of this machine."
 
 
 def _has_clock(group: Group) -> bool:

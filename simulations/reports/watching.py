@@ -14,8 +14,8 @@ from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.lock import writer_of
 from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of, resume_command
 from hetfl_flwr.text import printable
+from simulations.reports.layout import NOTHING, byte_size, percent, table_of
 from simulations.reports.runs import Run, known, load_run
-from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
 MAX_REASONS = 5
 """Number of failures and outliers shown, the newest ones."""

@@ -136,17 +136,16 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 class RayBackend:
     """A running Ray cluster whose machines share a file system: each run is a task, which writes its own folder.
 
+    The cluster is that of ``RAY_ADDRESS``, ``HOST:PORT``, or else that of this machine.
+
     Parameters
     ----------
     workers : int
         Runs at a time, 1 or more. Each takes as many processors as the largest ``threads`` of any, and one GPU if the
         ``device`` of any is ``cuda``.
-    address : str
-        ``HOST:PORT``, or ``auto``, the cluster of this machine. Empty: ``RAY_ADDRESS``, or else ``auto``.
     """
 
     workers: int = 1
-    address: str = ""
 
     @contextmanager
     def open(self, wanted: Sequence[Job]) -> Iterator[Submit]:
@@ -158,7 +157,7 @@ class RayBackend:
             Ray is not installed, no cluster answers there, or it has another Ray or Python; later, a machine of the
             cluster cannot run these: it has no hetfl, another version, or not the run's folder.
         """
-        with _connected(self.address or os.environ.get("RAY_ADDRESS") or "auto") as ray:
+        with _connected(os.environ.get("RAY_ADDRESS") or "auto") as ray:
             needs = {
                 "CPU": max(1, *(int(job.settings.get("threads", 1)) for job in wanted)),
                 "GPU": int(any(str(job.settings.get("device", "")).startswith("cuda") for job in wanted)),

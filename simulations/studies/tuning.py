@@ -25,7 +25,7 @@ from hetfl_flwr.errors import ConfigError, FederationError, HetflError, RunFolde
 from hetfl_flwr.methods import chosen, resolve
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.record import read_rounds, read_summary
-from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
+from simulations.reports.layout import NOTHING, byte_size, percent, table_of
 from simulations.studies.jobs import Backend, Job, run_all
 from simulations.studies.sweeps import check, jobs, split
 

@@ -24,7 +24,7 @@ from hetfl_flwr.runs.folder import KNOWLEDGE
 from hetfl_flwr.runs.lock import LOCK_FILE, FolderLock, writer_of
 from hetfl_flwr.server.upload_counts import UploadCounts
 from simulations.cli.running import run_one
-from simulations.engine.workers import Job
+from simulations.engine.workers import Task
 from simulations.reports.runs import load_run
 from simulations.reports.tables import privacy
 from simulations.testing.contract import entries
@@ -136,7 +136,7 @@ def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federati
     config = make_config(**KEYS | {"checkpoint_every": 1, "rounds": 2}, state_dir=where)
     path, seen = Path(config.output_dir) / "checkpoint" / "round-1" / "client-0", list[bytes]()
 
-    def look(grid: Watched, job: Job) -> None:
+    def look(grid: Watched, task: Task) -> None:
         if path.exists():
             grid._host.call("flush")
             seen.append(path.read_bytes())

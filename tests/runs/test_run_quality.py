@@ -18,9 +18,9 @@ from hetfl_flwr.server.exchange import expectation
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
 from simulations.reports.doubts import doubts, notes, still_rising
+from simulations.reports.layout import lines
 from simulations.reports.runs import Run, load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
-from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
 
 # --- what travels --------------------------------------------------------------------------------

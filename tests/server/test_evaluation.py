@@ -13,7 +13,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server import rounds
 from hetfl_flwr.server.roster import draw_to_evaluate
 from simulations.engine.clients import FIRST_NODE
-from simulations.engine.workers import Job
+from simulations.engine.workers import Task
 from simulations.testing.contract import entries
 
 FEW = {"models": "mlp", "clients": 4, "rounds": 4, "fraction": 0.25, "validation_fraction": 0.2}
@@ -25,10 +25,10 @@ class Asked(Watched):
 
     def __init__(self, config: RunConfig) -> None:
         self.log: dict[tuple[str, int], list[int]] = {}
-        super().__init__(config, lambda grid, job: self._see(job))
+        super().__init__(config, lambda grid, task: self._see(task))
 
-    def _see(self, job: Job) -> None:
-        self.log.setdefault((job.kind, job.round), []).append(job.node - FIRST_NODE)
+    def _see(self, task: Task) -> None:
+        self.log.setdefault((task.kind, task.round), []).append(task.node - FIRST_NODE)
 
 
 def told(folder: Path) -> list[Any]:

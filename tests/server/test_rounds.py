@@ -31,7 +31,7 @@ from simulations.cli.running import run_one
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.exchange import LocalExchange
 from simulations.engine.grid import LocalEngine
-from simulations.engine.workers import Job
+from simulations.engine.workers import Task
 from simulations.testing.contract import entries
 from strategies.fedhe import FedHe
 
@@ -57,12 +57,12 @@ class Recording(Watched):
     """Writes down what clients are asked for."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.log: list[tuple[int, Job]] = []
-        super().__init__(config, lambda grid, job: self.log.append((job.node - FIRST_NODE, job)))
+        self.log: list[tuple[int, Task]] = []
+        super().__init__(config, lambda grid, task: self.log.append((task.node - FIRST_NODE, task)))
 
     def trained(self) -> list[int]:
         """Return who was asked to train, in order."""
-        return [client_id for client_id, job in self.log if job.kind == MessageType.TRAIN]
+        return [client_id for client_id, task in self.log if task.kind == MessageType.TRAIN]
 
 
 class OneThenAll(Meddled):
@@ -142,11 +142,11 @@ def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federat
     monkeypatch.setattr(FedHe, "aggregate", aggregate)
     run_federation(config, grid)
     assert grid.trained()[:4] == [0, 1, 0, 0]
-    for position, (_, job) in enumerate(grid.log):
-        if job.kind != MessageType.TRAIN:
+    for position, (_, task) in enumerate(grid.log):
+        if task.kind != MessageType.TRAIN:
             continue
         before = [arrays for sent, arrays in uploads if sent <= position]
-        got: Any = job.payload
+        got: Any = task.payload
         for label in range(10):
             seen = [arrays["logits"][label] for arrays in before if arrays["counts"][label]]
             assert bool(got["known"][label]) == bool(seen)
@@ -159,11 +159,11 @@ def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation, 
     config = make_config(**ASYNC, clients=4, rounds=6, client_seconds="1,2,5,7")
     under_way, asked, take = set[int](), list[int](), LocalExchange._take
 
-    def see(grid: Watched, job: Job) -> None:
-        assert job.node not in under_way
-        if job.kind in (MessageType.TRAIN, MessageType.EVALUATE):
-            under_way.add(job.node)
-            asked.append(job.node)
+    def see(grid: Watched, task: Task) -> None:
+        assert task.node not in under_way
+        if task.kind in (MessageType.TRAIN, MessageType.EVALUATE):
+            under_way.add(task.node)
+            asked.append(task.node)
 
     def taken(self: LocalExchange, outcome: Outcome) -> Request:
         sent = take(self, outcome)
@@ -328,8 +328,8 @@ def test_neither_a_stop_nor_checkpoints_change_a_bit_of_an_asynchronous_run(
     assert reached(whole) == reached(often) == reached(never)
     config = make_config(**ASYNC | UNEVEN)
 
-    def stop(grid: Watched, job: Job) -> None:
-        lines = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n") if job.kind != "answer" else 0
+    def stop(grid: Watched, task: Task) -> None:
+        lines = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n") if task.kind != "answer" else 0
         grid.stop_requested = grid.stop_requested or lines == 3
 
     with pytest.raises(Interrupted):

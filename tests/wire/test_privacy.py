@@ -41,7 +41,7 @@ from hetfl_flwr.wire.privacy import (
 )
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import EMPTY, ArraySpec, PayloadSpec
-from simulations.engine.workers import Job
+from simulations.engine.workers import Task
 from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table
@@ -407,9 +407,9 @@ def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of
 def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(small, run_federation, source, expected):
     """The run dies in round 4, its checkpoint is that of round 2: rounds 3 and 4 of four are done again."""
 
-    def die(grid: Watched, job: Job) -> None:
+    def die(grid: Watched, task: Task) -> None:
         path = Path(config.output_dir) / "rounds.jsonl"
-        if job.kind == MessageType.EVALUATE and path.exists() and path.read_bytes().count(b"\n") == 4:
+        if task.kind == MessageType.EVALUATE and path.exists() and path.read_bytes().count(b"\n") == 4:
             raise SystemExit
 
     config = small("fedhe", "run", **NOISE, noise_source=source, rounds=4, clients=2, checkpoint_every=2)

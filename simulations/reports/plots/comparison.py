@@ -12,6 +12,7 @@ import pandas as pd
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.record import name_of
 from hetfl_flwr.text import printable
+from simulations.reports.layout import percent
 from simulations.reports.plots.drawing import (
     COLOURS,
     LETTER,
@@ -27,7 +28,6 @@ from simulations.reports.plots.drawing import (
 )
 from simulations.reports.runs import Group, Run, client_scores, curve, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms
-from simulations.reports.terminal import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,9 +12,9 @@ import numpy as np
 
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, MethodImpact
+from simulations.reports.layout import byte_size
 from simulations.reports.pairing import BASELINES
 from simulations.reports.plots.drawing import COLOURS, LINE, LONGEST_LABEL, WIDTH, headed, legend_below, page
-from simulations.reports.terminal import byte_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

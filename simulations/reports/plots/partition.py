@@ -12,7 +12,7 @@ from simulations.reports.plots.drawing import WIDTH, headed, page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulations.reports.partition import Split
+    from simulations.reports.partition import ClientRows
 
 
 MAX_CELLS, MAX_TICKS = 400, 40
@@ -24,7 +24,7 @@ DIGIT = 0.06
 """Width of a digit in a cell, in inches."""
 
 
-def split_figure(split: Split, width: float = WIDTH) -> Figure:
+def split_figure(split: ClientRows, width: float = WIDTH) -> Figure:
     """Draw the number of training rows of each client and class, with clients from top to bottom, by domain."""
     from matplotlib.ticker import MaxNLocator
 

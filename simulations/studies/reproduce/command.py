@@ -14,7 +14,7 @@ from hetfl_flwr.errors import ConfigError
 from simulations.reports.runs import load_run
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, Job, run_all
-from simulations.studies.reproduce.outcome import last_rise, outcomes, ranking
+from simulations.studies.reproduce.entries import entries, last_rise, ranking
 from simulations.studies.reproduce.page import (
     as_json,
     differences_as_markdown,
@@ -29,7 +29,7 @@ from simulations.studies.reproduce.records import Record, Records, check_reporte
 from simulations.studies.reproduce.tuned import Findings, tune_cells, tuning_as_markdown
 
 
-class Request(NamedTuple):
+class Options(NamedTuple):
     """Options of ``hetfl reproduce``.
 
     Parameters
@@ -142,51 +142,51 @@ class Task(NamedTuple):
             check_reported(self.name, self.recipe, known, load_run(job.folder))
 
 
-def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
+def reproduce(wanted: Sequence[str], options: Options, console: Console) -> bool:
     """Reproduce recipes one after the other; return whether all runs are complete.
 
     Finished runs are not repeated. The report of each recipe covers the runs that exist, so a failure loses nothing.
     """
     whole = True
-    for task in prepare(names() if list(wanted) == ["all"] else wanted, request):  # checks all before the first run
-        whole &= _reproduce(task, request, console)
+    for task in prepare(names() if list(wanted) == ["all"] else wanted, options):  # checks all before the first run
+        whole &= _reproduce(task, options, console)
     return whole
 
 
-def prepare(wanted: Iterable[str], request: Request) -> list[Task]:
+def prepare(wanted: Iterable[str], options: Options) -> list[Task]:
     """Return what is to be reproduced; raises a `HetflError` for what cannot be."""
     tasks, known = dict[str, Task](), dict[str, tuple[Records, Findings]]()
     for name in dict.fromkeys(wanted):
-        recipe = request.recipe(name)
+        recipe = options.recipe(name)
         suffix = "" if recipe.variant == "full" else f"-{recipe.variant}"
         own, shared = (f"{Path(one).stem}{suffix}" for one in (name, recipe.runs or name))
         if own in tasks:
             both = f"{tasks[own].name}, {name}"
             raise ConfigError(f"two recipes share a name and a folder: {both}: reproduce one at a time")
         if shared not in known:
-            known[shared] = Records(request.kept(shared)), Findings(request.kept(f"{shared}-tuned"))
+            known[shared] = Records(options.kept(shared)), Findings(options.kept(f"{shared}-tuned"))
         tasks[own] = Task(
             name,
             recipe,
-            request.cells(recipe),
-            request.seeds or (1 if recipe.variant == "quick" else recipe.seeds),
-            request.out / shared,
-            request.out / own,
+            options.cells(recipe),
+            options.seeds or (1 if recipe.variant == "quick" else recipe.seeds),
+            options.out / shared,
+            options.out / own,
             *known[shared],
         )
     if found := [task for task in tasks.values() if task.cells]:
         return found
-    raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
+    raise ConfigError(f"--only {' '.join(options.only)}: no row or column has this in its name")
 
 
-def _reproduce(task: Task, request: Request, console: Console) -> bool:
+def _reproduce(task: Task, options: Options, console: Console) -> bool:
     """Run and report one recipe; return whether it is complete."""
-    known = request.report_only
-    cells, found = tune_cells(task.cells, task.tuned, task.place / "tuning", request.backend, console, only_known=known)
+    known = options.report_only
+    cells, found = tune_cells(task.cells, task.tuned, task.place / "tuning", options.backend, console, only_known=known)
     runs = jobs(cells, task.seeds, task.place / "runs")
-    failed = _run(task, runs, request, console)
+    failed = _run(task, runs, options, console)
     if records := task.known(runs):
-        _report(task, request, runs, records, tuning_as_markdown(found), console)
+        _report(task, options, runs, records, tuning_as_markdown(found), console)
     else:
         console.print(f"{task.name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)
     if failed and task.recipe.needs:
@@ -194,11 +194,11 @@ def _reproduce(task: Task, request: Request, console: Console) -> bool:
     return bool(records) and not failed and (known or len(cells) == len(task.cells))
 
 
-def _run(task: Task, runs: Sequence[Job], request: Request, console: Console) -> bool:
+def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) -> bool:
     """Make the runs that are not recorded, and record those that have ended; return whether one has failed."""
     left = [job for job in runs if task.records.get(job, task.recipe) is None]
     take = partial(task.take, runs=runs)
-    failed = {} if request.report_only else run_all(left, request.backend, console, take)
+    failed = {} if options.report_only else run_all(left, options.backend, console, take)
     for job in runs:
         if job.finished:
             take(job)
@@ -206,12 +206,12 @@ def _run(task: Task, runs: Sequence[Job], request: Request, console: Console) ->
 
 
 def _report(
-    task: Task, request: Request, runs: Sequence[Job], records: Sequence[Record], tuning: str, console: Console
+    task: Task, options: Options, runs: Sequence[Job], records: Sequence[Record], tuning: str, console: Console
 ) -> None:
     """Show a recipe's figures and write them, with a picture, into its folder and that of results."""
     recipe, cells, folder = task.recipe, task.cells, task.folder
-    figures, less = outcomes(recipe, cells, records), lessened(recipe, cells)
-    command = request.command(task.name, recipe)
+    figures, less = entries(recipe, cells, records), lessened(recipe, cells)
+    command = options.command(task.name, recipe)
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
     made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(cells) * task.seeds} runs"
     versions = environments(one.versions for one in records)
@@ -225,5 +225,5 @@ def _report(
     draw(recipe, figures, runs, records, folder / "figure.png")
     picture = ", figure.png" if (folder / "figure.png").exists() else ""
     console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
-    if request.results is not None:
-        publish(folder, recipe.title, request.results)
+    if options.results is not None:
+        publish(folder, recipe.title, options.results)

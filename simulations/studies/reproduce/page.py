@@ -8,8 +8,8 @@ from shutil import copyfile
 
 from hetfl_flwr.common.files import replace_file, writing
 from simulations.studies.jobs import PLACES
+from simulations.studies.reproduce.entries import Entry, Ranking
 from simulations.studies.reproduce.keys import GAIN
-from simulations.studies.reproduce.outcome import Outcome, Ranking
 from simulations.studies.reproduce.recipe import TUNED, Cell, Recipe
 from simulations.studies.reproduce.records import Record
 
@@ -30,7 +30,7 @@ UNTUNED = "gain, not tuned"
 """The measure of a tuned row that is of its method without tuning."""
 
 
-def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
+def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more: Iterable[str] = ()) -> str:
     """Return the full report as a Markdown page with a table for each column; with one measure, one table for all.
 
     `made` says what made the runs, `less` how they differ from the paper's, and `more` are further paragraphs.
@@ -59,11 +59,11 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
     return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
-def merged(found: Sequence[Outcome]) -> list[Outcome]:
+def merged(found: Sequence[Entry]) -> list[Entry]:
     """Return a column's figures with one row a method: its tuned figures, and its gain without tuning."""
     tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.trials and one.ours}
     gains = {one.cell.row: one for one in found if one.measure == GAIN}
-    left = list[Outcome]()
+    left = list[Entry]()
     for one in found:
         row = one.cell.row.removesuffix(TUNED) if one.cell.trials else one.cell.row
         if row in tuned and one.cell.trials:
@@ -76,7 +76,7 @@ def merged(found: Sequence[Outcome]) -> list[Outcome]:
     return left
 
 
-def differences_as_markdown(recipe: Recipe, found: Sequence[Outcome], rise: tuple[float, str] | None) -> str:
+def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rise: tuple[float, str] | None) -> str:
     """Return the paired differences of a recipe that draws them, and how far its curves still rise; else nothing."""
     if recipe.figure.kind != "differences":
         return ""
@@ -101,8 +101,8 @@ def differences_as_markdown(recipe: Recipe, found: Sequence[Outcome], rise: tupl
 
 def _grid(
     recipe: Recipe,
-    found: Sequence[Outcome],
-    across: Callable[[Outcome], str],
+    found: Sequence[Entry],
+    across: Callable[[Entry], str],
     corner: str,
     *,
     seeds: bool = True,
@@ -142,7 +142,7 @@ def ranks_as_markdown(found: Ranking | None, measure: str) -> str:
     )
 
 
-def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str, less: str) -> str:
+def as_json(recipe: Recipe, found: Sequence[Entry], records: Sequence[Record], command: str, less: str) -> str:
     """Return all figures, for each seed too, and the versions of their runs."""
     whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "less": less, "command": command}
     versions = list({str(one): one for record in records for one in record.versions}.values())
@@ -179,10 +179,10 @@ def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
     return "; ".join(words) + "." if words else ""
 
 
-def ours(outcome: Outcome) -> str:
+def ours(entry: Entry) -> str:
     """Return our mean ± standard deviation over seeds, or a dash."""
-    both = (outcome.mean, outcome.deviation)
-    return " ± ".join(figure(value, outcome.unit) for value in both if value is not None) or "-"
+    both = (entry.mean, entry.deviation)
+    return " ± ".join(figure(value, entry.unit) for value in both if value is not None) or "-"
 
 
 def figure(value: float, unit: str) -> str:
@@ -190,7 +190,7 @@ def figure(value: float, unit: str) -> str:
     return f"{value:,.0f}" if unit == "numbers" else f"{value:,.2f}"
 
 
-def counted(found: Sequence[Outcome]) -> str:
+def counted(found: Sequence[Entry]) -> str:
     """Return the number of seeds, and how many of the paper's figures our intervals hold or are far off."""
     numbers = sorted({len(one.ours) for one in found} - {0})
     seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]]))) or 'none'}."

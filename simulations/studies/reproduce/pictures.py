@@ -21,7 +21,7 @@ from simulations.reports.plots.comparison import Course, draw_rounds, name_lines
 from simulations.reports.plots.drawing import COLOURS, MARKERS, headed, legend_below, name_ends, page, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
 from simulations.studies.jobs import Job
-from simulations.studies.reproduce.outcome import Gains, Outcome, gains_of
+from simulations.studies.reproduce.entries import Entry, Gains, gains_of
 from simulations.studies.reproduce.recipe import Cell, Recipe
 from simulations.studies.reproduce.records import Record, course_name
 
@@ -41,7 +41,7 @@ DECADES = 100
 """Positive numbers that differ by more than this factor get a logarithmic axis."""
 
 
-def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
+def draw(recipe: Recipe, found: Sequence[Entry], runs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
     """Draw the figures of a recipe into a PNG file.
 
     Nothing is drawn for gains if there are none, and for features if the run folder of a recorded row is missing, since
@@ -82,7 +82,7 @@ def _panels(count: int, kind: str, height: float, *, sharey: bool = True) -> "tu
     return figure, list(places[:count])
 
 
-def _figures(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
+def _figures(recipe: Recipe, known: Sequence[Entry]) -> "tuple[Figure, str]":
     """Draw a panel for each column and measure: for each row the paper's figure, and our mean and deviation.
 
     Only the first measures are drawn if a page has no room for all.
@@ -128,7 +128,7 @@ def _figures(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
     return figure, _distance(known)
 
 
-def _distance(found: Sequence[Outcome]) -> str:
+def _distance(found: Sequence[Entry]) -> str:
     """Describe how far our figures are from the paper's, in points or as a share of the paper's figure."""
     pairs = [(one, one.paper) for one in found if one.difference is not None and one.paper]
     if not pairs:
@@ -177,7 +177,7 @@ def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
     return figure, f"{first} ends highest" + f" in {count} of {len(panels)} panels" * (len(panels) > 1)
 
 
-def _lines(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
+def _lines(recipe: Recipe, known: Sequence[Entry]) -> "tuple[Figure, str]":
     """Draw a panel for each measure: for each row the mean and standard deviation over the columns."""
     measures = list(dict.fromkeys(one.measure for one in known))
     figure, panels = _panels(len(measures), "lines", 3.4, sharey=False)
@@ -197,7 +197,7 @@ def _lines(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
     return figure, _distance(known)
 
 
-def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "tuple[Figure, str] | None":
+def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figure, str] | None":
     """Draw a panel for each column: for each row its clients' gains, the largest mean first.
 
     A single panel has a measure next to each row. With several panels, the recipe can select rows. None if no row has
@@ -233,7 +233,7 @@ def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "tuple[Fig
     return figure, _gaining(columns)
 
 
-def _differences(recipe: Recipe, found: Sequence[Outcome]) -> "tuple[Figure, str] | None":
+def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] | None":
     """Draw a panel a column: for each row its paired difference with its interval, and the paper's difference."""
     first = next(iter(recipe.measures))
     known = [(one.cell, one.against) for one in found if one.measure == first and one.against is not None]

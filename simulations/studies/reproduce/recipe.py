@@ -87,7 +87,7 @@ Variant = Literal["full", "short", "quick"]
 """The paper's settings; a reduced version on the same data for a small machine; bundled data and few rounds."""
 
 
-Reading = Literal["", "text", "authors", "result", "none"]
+ChosenBy = Literal["", "text", "authors", "result", "none"]
 """How the reading of what a paper leaves open was chosen.
 
 Empty: not stated. Otherwise by the paper's text, by its authors' code or by its results, or not at all: several
@@ -298,7 +298,7 @@ class Recipe(_Varied):
     needs: Prose = ""
     runs: str = ""
     note: Prose = ""
-    chosen: Reading = ""
+    chosen: ChosenBy = ""
     found: Prose = ""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 3
     against: str = ""

@@ -11,7 +11,7 @@ from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.runs.record import Count, Fraction, Seconds
-from simulations.reports.terminal import byte_size
+from simulations.reports.layout import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
 from simulations.studies.reproduce.records import Line, Versions, locked, read_lines, write_lines
@@ -21,7 +21,7 @@ SEED = 999
 """Seed of the tuning runs. No table uses it, so no row is measured on the split that it was tuned on."""
 
 
-class Found(Line):
+class TunedCell(Line):
     """The result of tuning a cell.
 
     Parameters
@@ -66,24 +66,24 @@ class Findings:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._known = read_lines(path, Found)
+        self._known = read_lines(path, TunedCell)
 
-    def of(self, cell: Cell) -> Found | None:
+    def of(self, cell: Cell) -> TunedCell | None:
         """Return the newest result for a cell with its settings, if there is one."""
         return next((one for one in reversed(self._known) if one.is_of(cell)), None)
 
-    def add(self, found: Found) -> None:
+    def add(self, found: TunedCell) -> None:
         """Add a result, and write the file, with what other processes have found since."""
         self._known.append(found)
         if self._path is not None:
             with locked(self._path):
-                lines = {one.model_dump_json(): one for one in (*read_lines(self._path, Found), *self._known)}
+                lines = {one.model_dump_json(): one for one in (*read_lines(self._path, TunedCell), *self._known)}
                 write_lines(self._path, [lines[key] for key in sorted(lines)])
 
 
 def tune_cells(
     cells: Sequence[Cell], known: Findings, folder: Path, backend: Backend, console: Console, *, only_known: bool
-) -> tuple[list[Cell], list[Found]]:
+) -> tuple[list[Cell], list[TunedCell]]:
     """Return the cells with tuned settings, and the results of tuning; cells without ``trials`` are unchanged.
 
     A cell without a known result is tuned in `folder`: its learning rate and the method's own weight
@@ -112,8 +112,8 @@ def tune_cells(
     return with_values, [one for _, one in pairs if one]
 
 
-def _found(cell: Cell, tuning: Tuning) -> Found:
-    return Found(
+def _found(cell: Cell, tuning: Tuning) -> TunedCell:
+    return TunedCell(
         cell=cell.folder,
         settings=_asked(cell),
         trials=cell.trials,
@@ -129,7 +129,7 @@ def _asked(cell: Cell) -> dict[str, Value]:
     return {key: value for key, value in cell.settings.items() if key not in PLACES}
 
 
-def tuning_as_markdown(findings: Sequence[Found]) -> str:
+def tuning_as_markdown(findings: Sequence[TunedCell]) -> str:
     """Return the cost of tuning as a sentence, or an empty text if nothing is tuned."""
     if not findings:
         return ""

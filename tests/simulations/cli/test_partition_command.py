@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
-from simulations.reports.partition import KINDS, Split, load_split, split_table
+from simulations.reports.partition import KINDS, ClientRows, load_split, split_table
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -60,7 +60,7 @@ def test_a_table_with_few_classes_has_a_column_for_each():
     """Of domains with 2 and 3 classes; the sum adds what there is."""
     shares = pd.DataFrame([("a", 1200, 2, 1, 1, ""), ("b", 18, 2, 1, 1, "")], columns=["domain", *KINDS, "name"])
     counts = pd.DataFrame([[1200, 0, np.nan], [5, 6, 7]], columns=["0", "1", "2"])
-    split = Split("t", shares, counts, own_tests=True, rows=1250, unused=26)
+    split = ClientRows("t", shares, counts, own_tests=True, rows=1250, unused=26)
     title, head, _, *lines, caption = shown(split)
     assert title == ["t"]
     assert head == ["client", "domain", *KINDS, "classes", "0", "1", "2"]

@@ -26,8 +26,8 @@ from httpx import HTTPStatusError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.errors import INTERRUPTED, ConfigError, FederationError
 from hetfl_flwr.server.node_keys import read_node_keys
-from simulations.deployment.flower import NAME, ROOT, flower
 from simulations.deployment.keys import Keys, make_keys
+from simulations.deployment.loopback import NAME, ROOT, flower
 from simulations.deployment.rehearsal import write_digits
 
 HOST, ADDRESS = "server.example.org", "10.0.0.7"
@@ -340,7 +340,7 @@ def test_ctrl_c_ends_all_of_a_rehearsal(here):
 
 
 def test_what_a_process_starts_when_told_to_end_ends_too(here, monkeypatch):
-    monkeypatch.setattr("simulations.deployment.flower.END", 1)
+    monkeypatch.setattr("simulations.deployment.loopback.END", 1)
     late = (
         "import signal, subprocess, sys, time\n"
         "def ends(*_):\n"

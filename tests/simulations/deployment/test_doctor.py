@@ -30,8 +30,8 @@ from simulations.deployment import doctor
 from simulations.deployment.doctor import (
     MACHINE,
     Check,
-    Finding,
-    Node,
+    CheckResult,
+    JoiningNode,
     State,
     clocks,
     dates,
@@ -41,8 +41,8 @@ from simulations.deployment.doctor import (
     parse_address,
     versions,
 )
-from simulations.deployment.flower import flower
 from simulations.deployment.keys import Keys, make_keys
+from simulations.deployment.loopback import flower
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 HERE = installed()["flwr"]
@@ -110,28 +110,30 @@ def keys(tmp_path):
     return made
 
 
-def found(port: int, keys: Keys | None, host: str = "localhost", roots: Path | None = None) -> dict[str, Finding]:
+def found(port: int, keys: Keys | None, host: str = "localhost", roots: Path | None = None) -> dict[str, CheckResult]:
     """Return the results of the checks of a server, by name."""
-    return by_name(doctor.examine_server(Node(host, port, roots or (keys.ca if keys else None), insecure=keys is None)))
+    return by_name(
+        doctor.examine_server(JoiningNode(host, port, roots or (keys.ca if keys else None), insecure=keys is None))
+    )
 
 
-def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
+def by_name(findings: Iterator[CheckResult]) -> dict[str, CheckResult]:
     return {finding.name: finding for finding in findings}
 
 
-def ended(look: Callable[[], str]) -> Finding:
+def ended(look: Callable[[], str]) -> CheckResult:
     """Return the result of a check with this function."""
-    [finding] = findings_of([Check("it", lambda node: look())], Node())
+    [finding] = findings_of([Check("it", lambda node: look())], JoiningNode())
     return finding
 
 
-def failures(findings: dict[str, Finding]) -> set[str]:
+def failures(findings: dict[str, CheckResult]) -> set[str]:
     return {name for name, finding in findings.items() if finding.state is State.FAILURE}
 
 
 def test_a_good_node_and_a_good_server_have_no_fault(keys, tmp_path):
     with serving(keys) as port:
-        node = Node("localhost", port, keys.ca, key=keys.node(0), state_dir=tmp_path / "state")
+        node = JoiningNode("localhost", port, keys.ca, key=keys.node(0), state_dir=tmp_path / "state")
         states = {finding.name: finding.state for finding in examine(node)}
     assert {name for name in states if states[name] is not State.OK} <= {"memory", "state folder", "device"}
     assert len(states) == len([*MACHINE, *doctor.REACHED, *doctor.CERTIFICATES, *doctor.SERVER])
@@ -220,7 +222,7 @@ def test_whom_to_trust_is_the_only_fault_and_the_file_or_name_is_told(keys, tmp_
     make_keys(other.folder, ["localhost"], 0)
     with serving(keys) as port:
         misnamed = found(port, keys, "127.0.0.2")
-        by_default = by_name(doctor.examine_server(Node("localhost", port)))
+        by_default = by_name(doctor.examine_server(JoiningNode("localhost", port)))
         foreign, no_file, no_certificate = (
             found(port, keys, roots=roots) for roots in (other.ca, tmp_path / "none", keys.node(0))
         )
@@ -280,7 +282,7 @@ def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_wh
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
 def test_a_private_key_that_others_can_read_or_write_is_a_failure(keys, mode):
-    node = Node(key=keys.node(0))
+    node = JoiningNode(key=keys.node(0))
     assert ended(lambda: doctor.check_key(node)).state is State.OK
     assert ended(lambda: doctor.check_key(replace(node, insecure=True))).state is State.FAILURE
     keys.node(0).chmod(mode)
@@ -291,17 +293,17 @@ def test_a_private_key_that_others_can_read_or_write_is_a_failure(keys, mode):
 
 @pytest.mark.parametrize("name", ["node-0.pub", "server.key", "none"])
 def test_a_file_that_is_no_private_key_is_named(keys, name):
-    finding = ended(lambda: doctor.check_key(Node(key=keys.folder / name)))
+    finding = ended(lambda: doctor.check_key(JoiningNode(key=keys.folder / name)))
     assert (finding.state, str(keys.folder / name) in finding.found) == (State.FAILURE, True)
 
 
 def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path):
     (tmp_path / "file").touch()
-    below = ended(lambda: doctor.check_state_folder(Node(state_dir=tmp_path / "file" / "state")))
+    below = ended(lambda: doctor.check_state_folder(JoiningNode(state_dir=tmp_path / "file" / "state")))
     assert (below.state, str(tmp_path / "file" / "state") in below.found) == (State.FAILURE, True)
     if os.getuid():  # nobody keeps root out
         tmp_path.chmod(0o500)
-        assert ended(lambda: doctor.check_state_folder(Node(state_dir=tmp_path))).state is State.FAILURE
+        assert ended(lambda: doctor.check_state_folder(JoiningNode(state_dir=tmp_path))).state is State.FAILURE
         tmp_path.chmod(0o700)
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
@@ -313,8 +315,8 @@ def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path):
 def test_too_little_memory_or_disk_is_a_failure_and_little_a_warning(monkeypatch, tmp_path, free, memory, disk):
     monkeypatch.setattr(doctor, "free_memory", lambda: free)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    assert ended(lambda: doctor.check_memory(Node())).state == memory
-    assert ended(lambda: doctor.check_state_folder(Node(state_dir=tmp_path))).state == disk
+    assert ended(lambda: doctor.check_memory(JoiningNode())).state == memory
+    assert ended(lambda: doctor.check_state_folder(JoiningNode(state_dir=tmp_path))).state == disk
 
 
 def test_free_memory_is_within_the_limit_of_a_container(tmp_path, monkeypatch):
@@ -331,7 +333,7 @@ def test_what_this_project_requires_is_held_against_what_is_here(monkeypatch, br
     monkeypatch.setattr(doctor, "metadata", lambda _: {"Requires-Python": ">=9" if broken == "Python" else ">=3"})
     needed = ["no-such-package>=2", "numpy>=999"] if broken == "packages" else []
     monkeypatch.setattr(doctor, "requires", lambda _: [*needed, "flwr", "other; python_version < '2'"])
-    findings = by_name(findings_of(MACHINE[:2], Node()))
+    findings = by_name(findings_of(MACHINE[:2], JoiningNode()))
     assert failures(findings) == {broken}
     assert all(name in findings["packages"].fix for name in needed)
 
@@ -344,7 +346,7 @@ def test_a_device_that_does_not_compute_is_a_failure(monkeypatch, product, words
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", product or fails)
-    finding = ended(lambda: doctor.check_device(Node()))
+    finding = ended(lambda: doctor.check_device(JoiningNode()))
     assert (finding.state, words in finding.found, "more" in finding.found) == (State.FAILURE, True, False)
 
 
@@ -352,7 +354,7 @@ def test_a_jetson_whose_gpu_torch_cannot_use_is_a_warning(monkeypatch, tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(doctor, "JETSON", tmp_path / "release")
     (tmp_path / "release").write_text("# R36 (release), REVISION: 4.0, GCID: 1\nmore")
-    finding = ended(lambda: doctor.check_device(Node()))
+    finding = ended(lambda: doctor.check_device(JoiningNode()))
     assert (finding.state, "Jetson R36 (release), REVISION: 4.0 is here" in finding.found) == (State.WARNING, True)
 
 
@@ -361,7 +363,7 @@ def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(monkeypatch,
     (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delitem(sys.modules, "torch")
-    findings = by_name(examine(Node()))
+    findings = by_name(examine(JoiningNode()))
     assert findings["torch"].state is State.FAILURE
     assert "Illegal instruction" in findings["torch"].found
     assert findings.keys() == {check.name for check in MACHINE} - {"device"} | {"server"}
@@ -399,7 +401,7 @@ def test_the_table_has_each_check_and_only_a_failure_is_exit_status_1(keys, tmp_
 
 
 def test_names_of_others_are_no_terminal_codes():
-    finding = Finding("name", State.OK, "\x1b[31mred" + "\x9b" * 100_000)
+    finding = CheckResult("name", State.OK, "\x1b[31mred" + "\x9b" * 100_000)
     table = finding_table([finding])
     for shown in (str(next(iter(table.columns[2].cells))), finding.found):  # --json prints the latter
         assert shown.isprintable()

@@ -18,7 +18,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.methods import names
 from hetfl_flwr.runs.record import ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
-from simulations.deployment.flower import ROOT, Flower, flower
+from simulations.deployment.loopback import ROOT, Flower, flower
 from simulations.testing.contract import entries
 
 CLIENTS = 4

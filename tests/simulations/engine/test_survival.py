@@ -15,7 +15,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE, Checkpoint
 from hetfl_flwr.runs.record import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
-from simulations.deployment.flower import NAME, ROOT, Flower, flower
+from simulations.deployment.loopback import NAME, ROOT, Flower, flower
 
 pytestmark = pytest.mark.exhaustive
 

@@ -8,10 +8,10 @@ from scipy import stats
 
 from simulations.reports.gains import answer
 from simulations.reports.impact import Impact, impact_table
+from simulations.reports.layout import lines
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.impact import draw_impact, methods_figure
 from simulations.reports.runs import load_run
-from simulations.reports.terminal import lines
 
 
 def standing_of(folders):

@@ -12,8 +12,7 @@ from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.reports.plots.comparison import compare_figure, run_figure
 from simulations.reports.plots.drawing import dress, name_ends, page, write_figure
 from simulations.reports.runs import best_accuracy, load_run, spent
-from simulations.reports.tables import compare_table, summary_table
-from simulations.reports.terminal import client_table
+from simulations.reports.tables import client_table, compare_table, summary_table
 
 
 def rows(table: Table) -> list[dict[str, str]]:

@@ -43,6 +43,12 @@ def two(machines, first):
 
 
 @pytest.fixture
+def reached(machines, monkeypatch):
+    """`RAY_ADDRESS` names the cluster."""
+    monkeypatch.setenv("RAY_ADDRESS", machines.address)
+
+
+@pytest.fixture
 def console():
     return Console(file=StringIO(), width=300)
 
@@ -57,16 +63,18 @@ def outcome(job):
 
 
 @pytest.mark.exhaustive
-def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two, console):
+def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, reached, two, console):
     there, here = ([a_run(tmp_path / name, seed) for seed in range(3)] for name in ("there", "here"))
-    assert run_all(there, RayBackend(2, machines.address), console) == {}
+    assert run_all(there, RayBackend(2), console) == {}
     assert run_all(here, LocalBackend(2), console) == {}
     assert [outcome(job) for job in there] == [outcome(job) for job in here]
     assert all(job.finished for job in there)
 
 
 @pytest.mark.exhaustive
-def test_what_a_lost_machine_had_goes_on_elsewhere_from_its_checkpoint(tmp_path, machines, two, console, capsys):
+def test_what_a_lost_machine_had_goes_on_elsewhere_from_its_checkpoint(
+    tmp_path, machines, reached, two, console, capsys
+):
     wanted = [a_run(tmp_path / "there", seed, rounds=150, **{"evaluate-every": 100}) for seed in range(2)]
     alone = [a_run(tmp_path / "here", seed, rounds=150, **{"evaluate-every": 100}) for seed in range(2)]
     lost = []
@@ -84,7 +92,7 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_its_checkpoint(tmp_path,
         timer.start()
 
     later()
-    assert run_all(wanted, RayBackend(2, machines.address), console) == {}
+    assert run_all(wanted, RayBackend(2), console) == {}
     assert lost
     assert all(done < 150 for done in lost[0])
     said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
@@ -95,9 +103,9 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_its_checkpoint(tmp_path,
 
 
 @pytest.mark.exhaustive
-def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, console, refusal, monkeypatch):
+def test_another_version_on_a_machine_is_refused(tmp_path, reached, first, console, refusal, monkeypatch):
     monkeypatch.setattr(backends, "version", lambda name: "0.0.1")
-    said = refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1, machines.address), console)
+    said = refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1), console)
     assert "0.0.1" in said
 
 

@@ -15,8 +15,8 @@ from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
-from simulations.studies.reproduce.command import Request, reproduce
-from simulations.studies.reproduce.outcome import Outcome, last_rise, outcomes, ranking
+from simulations.studies.reproduce.command import Options, reproduce
+from simulations.studies.reproduce.entries import Entry, entries, last_rise, ranking
 from simulations.studies.reproduce.page import as_markdown, counted, differences_as_markdown, markdown, merged
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
@@ -71,10 +71,10 @@ def run_recipe(recipe, tmp_path):
     """Reproduce the small table and return whether all of it is there, its folder, and what was said."""
 
     def act(**wanted):
-        request = Request(tmp_path / "out", **wanted)
+        options = Options(tmp_path / "out", **wanted)
         said = StringIO()
-        whole = reproduce([str(recipe)], request, Console(file=said, width=160))
-        name = "small" if request.variant == "full" else f"small-{request.variant}"
+        whole = reproduce([str(recipe)], options, Console(file=said, width=160))
+        name = "small" if options.variant == "full" else f"small-{options.variant}"
         return whole, tmp_path / "out" / name, said.getvalue()
 
     return act
@@ -94,8 +94,8 @@ def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatc
     copytree(RESULTS, tmp_path / "results")
     page = tmp_path / "results" / f"{name}.md"
     page.unlink()
-    request = Request(tmp_path / "out", results=tmp_path / "results", report_only=True)
-    reproduce([name], request, Console(file=StringIO()))
+    options = Options(tmp_path / "out", results=tmp_path / "results", report_only=True)
+    reproduce([name], options, Console(file=StringIO()))
     assert page.read_text() == (RESULTS / page.name).read_text()
 
 
@@ -153,7 +153,7 @@ def test_gains_are_those_of_the_same_client_and_seed(recipe):
         of_clients(private, 1, 0.50, 0.50),
         of_clients(fedhe, 2, 0.0, 0.0),
     ]
-    ours = {(one.cell.row, one.measure): one.ours for one in outcomes(small, [fedhe, private], records)}
+    ours = {(one.cell.row, one.measure): one.ours for one in entries(small, [fedhe, private], records)}
     assert ours["FedHe", "gain"] == pytest.approx({0: 4.0, 1: 10.0})
     assert ours["FedHe", "harmed"] == pytest.approx({0: 50.0, 1: 0.0})
     assert ours["FedHe", "worst tenth"] == pytest.approx({0: -2.0, 1: 0.0}, abs=1e-9)
@@ -404,20 +404,20 @@ CELL = Cell(row="A", column="", settings={}, paper={})
 @pytest.mark.filterwarnings("error")
 def test_statistics_over_seeds():
     """Of 1, 2, 3 the mean is 2 and the deviation 1; Student's t for 2 degrees of freedom and 95 % is 4.3027."""
-    one = Outcome(CELL, "m", "", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
+    one = Entry(CELL, "m", "", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
     assert (one.mean, one.deviation, one.difference, one.away) == (2, 1, -2, 2)
     assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
-    assert (one.within, Outcome(CELL, "m", "", 5.0, one.ours, {}).within) == (True, False)
+    assert (one.within, Entry(CELL, "m", "", 5.0, one.ours, {}).within) == (True, False)
     half = 4.30265 / 3**0.5
     assert one.against == (0, 1, pytest.approx((-half, half), rel=1e-5), None)  # of 1, 0, -1: no difference at all
-    once = Outcome(CELL, "m", "%", 4.0, {0: 1.0}, {0: 2.0})
+    once = Entry(CELL, "m", "%", 4.0, {0: 1.0}, {0: 2.0})
     unknown = (once.deviation, once.interval, once.within, once.away, once.against)
     assert (once.mean, unknown) == (1, (None,) * 5)
     ours, theirs = {0: 3.0, 1: 5.0, 2: 4.0, 3: 9.0}, {0: 2.0, 1: 5.5, 2: 1.0, 3: 4.0}
     p = ttest_rel(list(ours.values()), list(theirs.values())).pvalue
-    assert Outcome(CELL, "m", "%", None, ours, theirs).against[:2] == pytest.approx((2.125, p))
+    assert Entry(CELL, "m", "%", None, ours, theirs).against[:2] == pytest.approx((2.125, p))
     nearly = dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}
-    same = Outcome(CELL, "m", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
+    same = Entry(CELL, "m", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
     assert (same.interval, same.against[0]) == (pytest.approx((93.1, 93.1)), pytest.approx(0.1))
 
 
@@ -433,7 +433,7 @@ def test_statistics_over_seeds():
     ],
 )
 def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, known):
-    one = Outcome(CELL, "m", unit, ours[0], dict(enumerate(ours)), {})
+    one = Entry(CELL, "m", unit, ours[0], dict(enumerate(ours)), {})
     assert (one.interval is not None, one.within is not None) == (known, known)
 
 
@@ -441,7 +441,7 @@ def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, kn
 def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(recipe, chosen):
     recipe.write_text(RECIPE.replace("seeds = 2", f'seeds = 3\nchosen = "{chosen}"'))
     small = load(str(recipe))
-    found = outcomes(small, list(small.cells()), recorded("fedhe", (40, 50, 60)))
+    found = entries(small, list(small.cells()), recorded("fedhe", (40, 50, 60)))
     text, counts = markdown(small, found, "hand", ""), chosen not in ("result", "none")
     held = "**50.00**" if counts else "50.00"
     assert f"| FedHe | 50.00 ± 10.00 ({held}) | 1.00 ± 0.00 | 3 |" in text
@@ -458,7 +458,7 @@ def test_of_one_measure_a_page_has_one_table(recipe):
     recipe.write_text(text.replace("[[rows]]", f"{columns}[[rows]]", 1))
     small = load(str(recipe))
     records = [*recorded("fedhe-x", (40, 60)), *recorded("fedhe-y", (70,)), *recorded("private-x", (30,))]
-    found = outcomes(small, list(small.cells()), records)
+    found = entries(small, list(small.cells()), records)
     page = "| accuracy, % | x | y |\n| --- | --: | --: |\n| FedHe | 50.00 ± 14.14 (50.00) | 70.00 |\n"
     assert f"{page}| Private | 30.00 | - |\n" in markdown(small, found, "hand", "")
 
@@ -470,7 +470,7 @@ def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
     recipe.write_text(RECIPE + third + fourth)
     small = load(str(recipe))
     ours = {"fedhe": (50, 50, 50), "private": (70, 70, 70), "third": (59, 60, 61), "fourth": (59, 60, 61)}
-    found = outcomes(small, list(small.cells()), [record for name in ours for record in recorded(name, ours[name])])
+    found = entries(small, list(small.cells()), [record for name in ours for record in recorded(name, ours[name])])
     told = [one.against and one.against[:2] for one in found if one.measure == "accuracy"]
     assert told == [None, None, pytest.approx((-10, 0.0033), rel=0.02), pytest.approx((10, 0.0033), rel=0.02)]
 
@@ -487,7 +487,7 @@ def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curve
         for one in recorded(name, values)
     ]
     cells = list(small.cells())
-    found, rise = outcomes(small, cells, records), last_rise(small, cells, records)
+    found, rise = entries(small, cells, records), last_rise(small, cells, records)
     assert rise == (pytest.approx(0.1), "Private")
     assert differences_as_markdown(small, found, rise).endswith(
         "(Student's t). Curves of Private rise most over the last quarter, by 10.00 points.\n\n"
@@ -507,7 +507,7 @@ def test_a_row_without_a_curve_takes_nothing_from_the_others(recipe, tmp_path):
     ]
     cells = list(small.cells())
     assert last_rise(small, cells, records) == (0.25, "FedHe")
-    draw(small, outcomes(small, cells, records), [], records, tmp_path / "curves.png")
+    draw(small, entries(small, cells, records), [], records, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()
 
 
@@ -544,7 +544,7 @@ def test_records_of_all_recipes_are_read_before_the_first_run(recipe, tmp_path, 
     second = tmp_path / "second.toml"
     second.write_text(RECIPE)
     (tmp_path / "second.jsonl").write_text("{")
-    request = Request(tmp_path / "out", results=tmp_path)
+    request = Options(tmp_path / "out", results=tmp_path)
     line = refusal(RunFolderError, reproduce, [str(recipe), str(second)], request, Console(file=StringIO()))
     assert ("second.jsonl, line 1" in line, (tmp_path / "out").exists()) == (True, False)
 
@@ -553,7 +553,7 @@ def test_a_recipe_of_which_no_cell_was_asked_for_is_left_out(recipe, run_recipe,
     other = tmp_path / "other.toml"
     other.write_text(RECIPE.replace("FedHe", "Third"))
     monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
-    request, said = Request(tmp_path / "out", only=["Third"], report_only=True), StringIO()
+    request, said = Options(tmp_path / "out", only=["Third"], report_only=True), StringIO()
     assert reproduce([str(recipe), str(other)], request, Console(file=said))
     assert not (tmp_path / "out" / "small").exists()
 
@@ -667,7 +667,7 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     plain, tuned = Cell(row="A", column="", settings={}, paper={}), {"trials": 4}
     cells = [plain, plain.tuned.model_copy(update=tuned), Cell(row="B", column="", settings={}, paper={})]
     found = [
-        Outcome(cell, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
+        Entry(cell, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
         for value, cell in enumerate(cells)
         for measure in ("accuracy", "gain")
     ]
@@ -680,7 +680,7 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
 
 def ranked(values):
     found = [
-        Outcome(Cell(row=row, column=column, settings={}, paper={}), "accuracy", "%", None, dict(enumerate(ours)), {})
+        Entry(Cell(row=row, column=column, settings={}, paper={}), "accuracy", "%", None, dict(enumerate(ours)), {})
         for (row, column), ours in values.items()
     ]
     return ranking(found, "accuracy")

@@ -11,7 +11,7 @@ from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.lock import FolderLock
 from simulations.cli.command import app
-from simulations.reports.terminal import lines
+from simulations.reports.layout import lines
 from simulations.studies.backends import LocalBackend
 from simulations.studies.tuning import (
     Trial,

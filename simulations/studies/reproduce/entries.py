@@ -44,7 +44,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Entry:
     """One figure of a table: a measure of a cell.
 
     Parameters
@@ -162,8 +162,8 @@ def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> Gains:
     return found
 
 
-def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
-    """Return an outcome for each cell and measure."""
+def entries(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Entry]:
+    """Return an entry for each cell and measure."""
     gains: Gains = gains_of(cells, records) if recipe.compares_clients else {}
     by_name = {(cell.row, cell.column): cell for cell in cells}
 
@@ -190,7 +190,7 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
     for cell, (name, one) in product(cells, recipe.measures.items()):
         other = baseline(cell, one)
         paper, theirs = cell.paper.get(name), other.paper.get(name) if other else None
-        found.append(Outcome(cell, name, one.unit, paper, ours(cell, one), ours(other, one), judged, theirs))
+        found.append(Entry(cell, name, one.unit, paper, ours(cell, one), ours(other, one), judged, theirs))
     return found
 
 
@@ -233,7 +233,7 @@ class Ranking:
     left_out: list[str]
 
 
-def ranking(found: Sequence[Outcome], measure: str) -> Ranking | None:
+def ranking(found: Sequence[Entry], measure: str) -> Ranking | None:
     """Rank rows by a measure, higher being better; None with too few rows or blocks.
 
     A block is a column with a seed that at least half of the rows have.

@@ -1,9 +1,8 @@
-"""The layout of tables and the format of numbers in a terminal, and the table of a run's clients."""
+"""The layout of tables and the format of numbers, in a terminal and as plain text."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from io import StringIO
 from operator import itemgetter
 from textwrap import wrap
@@ -17,7 +16,6 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
 
 if TYPE_CHECKING:
@@ -25,13 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NOTHING = "-"
-QUALITIES = {
-    "bal.": ("balanced_accuracy", "balanced accuracy"),
-    "F1": ("macro_f1", "macro F1"),
-    "AUC": ("auc", "one class against the rest"),
-    "maj.": ("majority", "accuracy of always predicting the most frequent class"),
-}
-"""Headings of the client table, with the key of each value and its meaning."""
 LINE_WIDTH = 160
 """Maximum line length of a table in a file or pipe."""
 WIDEST = 10_000
@@ -40,50 +31,12 @@ FOLDED = 16
 """A cell of words may be wrapped at this width or more."""
 
 
-def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> Table:
-    """Return a table of clients: name, model, samples, accuracy before and after, other measures, payload.
-
-    All measures are on the client's own test set. With more clients than ``most``, it has those with the lowest
-    accuracy; 0 shows all. Without names it fits into 100 characters a line if model names have at most ten.
-    """
-    every = len(clients)
-    if 0 < most < every:
-        worst = sorted(clients, key=lambda client: 1.0 if client["accuracy"] is None else client["accuracy"])
-        clients = sorted(worst[:most], key=lambda client: client["partition"])
-    measured = {
-        head: key for head, (key, _) in QUALITIES.items() if any(client.get(key) is not None for client in clients)
-    }
-    columns: dict[str, Callable[[ClientRecord], str | None]] = {
-        "client": lambda client: str(client["partition"]),
-        "name": lambda client: name_of(client) or None,
-        "model": lambda client: client["model"] or NOTHING,
-        "params": lambda client: thousands(client["parameters"]),
-        "train": lambda client: thousands(client["train"]),
-        "test": lambda client: thousands(client["test"]),
-        "before": lambda client: percent(client["accuracy_before"]),
-        "after": lambda client: percent(client["accuracy"]),
-        **{heading: partial(_quality, key) for heading, key in measured.items()},
-        "up": lambda client: byte_size(client["bytes_up"]),
-        "down": lambda client: byte_size(client["bytes_down"]),
-    }
-    meanings = "; ".join(f"{heading} {QUALITIES[heading][1]}" for heading in measured)
-    note = "Accuracy in % before and after training on the client's test set" + f"; {meanings}" * bool(meanings)
-    notes = [f"{note}; up, down: payload."]
-    notes += [f"The {most} clients of {every} with the lowest accuracy; clients.json has all."] * (len(clients) < every)
-    return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
-
-
-def _quality(key: str, client: ClientRecord) -> str:
-    value: Any = client.get(key)
-    return percent(value)
-
-
-def lines(table: Table, width: int = LINE_WIDTH) -> list[str]:
+def lines(table: Table) -> list[str]:
     """Render a table as lines of plain text."""
     file = StringIO()
     plain = Console(
         file=file,
-        width=width,
+        width=LINE_WIDTH,
         color_system=None,
         force_terminal=False,
         force_jupyter=False,

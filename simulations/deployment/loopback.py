@@ -1,4 +1,4 @@
-"""Flower's processes around one SuperLink: SuperNodes and the ``flwr`` command."""
+"""A federation on loopback: one SuperLink, its SuperNodes and the ``flwr`` command, as Flower's own processes."""
 
 import json
 import os
