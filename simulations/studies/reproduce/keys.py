@@ -44,6 +44,18 @@ def is_reported(key: str) -> bool:
     return key not in MEASURES and key not in Round.__annotations__
 
 
+def first_client(key: str) -> int:
+    """Return the first of the clients that a key is of.
+
+    Examples
+    --------
+    >>> first_client("clients-3-5:accuracy"), first_client("best:accuracy")
+    (3, 0)
+    """
+    among = CLIENTS.fullmatch(key.rpartition(":")[0])
+    return int(among[1]) if among else 0
+
+
 def check_measure(key: str) -> str:
     """Return the key of a measure; raises a `ValueError` if no run can have such a figure."""
     where, _, name = key.rpartition(":")

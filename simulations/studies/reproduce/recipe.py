@@ -23,7 +23,7 @@ from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.runs.record import Client, first_problem
 from hetfl_flwr.text import LONGEST_NAME
 from simulations.studies.jobs import ASIDE, PLACES
-from simulations.studies.reproduce.keys import IMPACT, check_curve, check_measure
+from simulations.studies.reproduce.keys import IMPACT, check_curve, check_measure, first_client
 
 TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 """Folder of the recipes."""
@@ -343,6 +343,8 @@ class Recipe(_Varied):
     def _runs(self) -> Self:
         """Check the config of each cell."""
         folders = [cell.folder for cell in self.cells()]
+        if not folders:
+            raise ValueError("no row has a column: each is without all of them")
         if shared := next((folder for folder in folders if folders.count(folder) > 1), None):
             raise ValueError(
                 f"names of rows or columns differ only in signs and share the folder {shared!r}: rename one"
@@ -354,6 +356,13 @@ class Recipe(_Varied):
                 check_settings(cell.settings)
             except HetflError as error:
                 raise ValueError(f"{cell.name}: {error}") from None
+        clients = [int(cell.settings.get("clients", 0)) for cell in self.cells()]
+        shown = self.figure.client if self.figure.kind == "features" else 0
+        asked = max([shown, *map(first_client, (*self.keys, *self.figure.drawn))])
+        if all(clients) and asked >= max(clients):
+            raise ValueError(
+                f"no run has a client {asked}, which a measure or the figure is of: there are 0 to {max(clients) - 1}"
+            )
         return self
 
     @property

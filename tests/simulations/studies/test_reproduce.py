@@ -20,7 +20,7 @@ from simulations.studies.reproduce.entries import Entry, entries, last_rise, ran
 from simulations.studies.reproduce.page import as_markdown, counted, differences_as_markdown, markdown, merged
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, course_name, measured, read_lines
+from simulations.studies.reproduce.records import Record, Records, check_reported, course_name, measured, read_lines
 from simulations.studies.reproduce.tuned import Findings, Found
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
@@ -385,6 +385,8 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ("accuracy = 50.0", "accuracy = true", "valid number"),
         ('"bytes_up"', '"algorithm"', "'algorithm'"),
         ('"bytes_up"', '"lst:accuracy"', "'lst:accuracy'"),
+        ('"accuracy"', '"clients-2-3:accuracy"', "no run has a client 2"),
+        ("seeds = 2", 'figure = { kind = "features", client = 2 }', "no run has a client 2"),
         ('"bytes_up"', '"client-0:numbers_up"', "before:numbers_up"),
         ("seeds = 2", 'figure = { kind = "curves", y = ["clients"] }', "'clients'"),
         ("seeds = 2", 'figure = { kind = "curves", y = ["best:accuracy"] }', "'best:accuracy'"),
@@ -396,6 +398,12 @@ def test_a_recipe_that_is_not_right_says_where(recipe, refusal, old, new, said):
     line = refusal(ConfigError, load, str(recipe))
     assert (said in line, str(recipe) in line) == (True, True)
     assert "'fedh2l-table2'" in refusal(ConfigError, load, "fedh2l-tabel2")
+
+
+def test_a_recipe_without_a_cell_is_refused(recipe, refusal):
+    text = RECIPE.replace("paper = { accuracy = 50.0 }\n", "").replace("[[rows]]", '[[rows]]\nwithout = ["x"]')
+    recipe.write_text(f'{text}[[columns]]\nname = "x"\n')
+    assert "no row has a column" in refusal(ConfigError, load, str(recipe))
 
 
 CELL = Cell(row="A", column="", settings={}, paper={})
@@ -512,21 +520,41 @@ def test_a_row_without_a_curve_takes_nothing_from_the_others(recipe, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"accuracy"', '"last:acuracy"', "no run has last:acuracy: clients 0 to 1 report accuracy,"),
-        ('"accuracy"', '"client-7:accuracy"', "no run has client-7:accuracy: clients 0 to 1 report"),
-        ("seeds = 2", 'seeds = 2\nfigure = { kind = "curves", y = ["acuracy"] }', "no run has acuracy: "),
-    ],
-)
-def test_what_no_client_reports_is_refused_once_each_row_has_a_run(
-    recipe, run_recipe, tmp_path, refusal, old, new, said
-):
-    recipe.write_text(RECIPE.replace(old, new, 1))
-    assert said in refusal(ConfigError, run_recipe)
+def test_what_no_client_reports_is_refused_once_each_row_has_a_run(recipe, run_recipe, tmp_path, refusal):
+    recipe.write_text(RECIPE.replace('"accuracy"', '"last:acuracy"', 1))
+    assert "no run has last:acuracy: clients 0 to 1 report accuracy," in refusal(ConfigError, run_recipe)
     made = sorted(path.parent.name for path in (tmp_path / "out").glob("small/runs/*/*/summary.json"))
     assert made == ["seed-0", "seed-0"]
+
+
+@pytest.mark.parametrize(
+    ("key", "y", "refused"),
+    [
+        ("accuracy", "accuracy", ""),
+        ("accuracy", "acuracy", "acuracy"),
+        ("client-0:acuracy", "accuracy", "client-0:acuracy"),
+        ("best:eta", "eta", ""),  # one of the rows has it
+        ("acc", "acc", ""),  # measured where data have domains
+    ],
+)
+def test_what_one_row_reports_or_runs_need_not_measure_is_no_error(recipe, refusal, key, y, refused):
+    text = RECIPE.replace("seeds = 2", f'figure = {{ kind = "curves", y = ["{y}"] }}')
+    recipe.write_text(text.replace('accuracy = "accuracy"', f'accuracy = "{key}"'))
+    small, has = load(str(recipe)), {"fedhe": key == "best:eta", "private": False}
+    records = [
+        recorded(cell, [50])[0].model_copy(
+            update={
+                "figures": {key: 0.5 if has[cell] else None, "bytes_up": 1e6},
+                "courses": {course_name(y): ([1], [0.5]) if has[cell] else ([], [])},
+            }
+        )
+        for cell in has
+    ]
+    if refused:
+        said = refusal(ConfigError, check_reported, "small", small, records, MEASURED)
+        assert said == f"small: no run has {refused}: clients 0 to 2 report a, b, samples-seen"
+    else:
+        check_reported("small", small, records, MEASURED)
 
 
 @pytest.mark.parametrize(
