@@ -136,7 +136,7 @@ class RunFolder(RoundCallback):
             if not self._has_checkpoint():
                 raise
             again = resume_command(self.folder, self.engine, self.config.algorithm)
-            raise type(error)(f"{error}; once this is mended, continue with: {again}") from None
+            raise type(error)(f"{error}; once this is fixed, continue with: {again}") from None
 
     def round(self, entry: Round) -> None:
         """Append the round's line to ``rounds.jsonl``, in full or not at all."""

@@ -13,7 +13,7 @@ from simulations.cli.printing import print_json, print_tables, show_run
 def keys(
     host: Annotated[
         list[str],
-        typer.Option("--host", help="Host name or IP address under which clients reach the server; repeatable."),
+        typer.Option("--host", help="Host name or IP address at which clients reach the server; repeatable."),
     ],
     out: Annotated[
         Path, typer.Option(parser=target, metavar="DIR", help="Folder to write to; existing files are kept.")
@@ -27,35 +27,36 @@ def keys(
     from simulations.deployment.keys import make_keys
 
     made = make_keys(out, host, nodes)
-    typer.echo(f"new in {out}: {', '.join(path.name for path in made) or 'nothing, all files existed'}")
+    typer.echo(f"created in {out}: {', '.join(path.name for path in made) or 'nothing, all files existed'}")
 
 
 def doctor(
     superlink: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The server, as the node will call it.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the server, as the node reaches it.")
     ] = None,
     root_certificates: Annotated[
         Path | None, typer.Option(parser=path, metavar="FILE", help="Certificate of the authority to trust: ca.crt.")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Connect without TLS.")] = False,
     key: Annotated[
-        Path | None, typer.Option(parser=path, metavar="FILE", help="The node's private key, as node-0.")
+        Path | None, typer.Option(parser=path, metavar="FILE", help="The node's private key, such as node-0.")
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(parser=path, metavar="DIR", help="The node's state-dir (default: here).")
+        Path | None,
+        typer.Option(parser=path, metavar="DIR", help="The node's state-dir (default: the working directory)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Examine a node before it joins: this machine, its key, and the server. Exit status 1 if a check fails.
 
-    Nothing is changed, and no federation is joined.
+    It changes nothing and joins no federation.
 
     Example: hetfl doctor --superlink server.example.org:8443 --root-certificates ca.crt --key node-0
     """
     from simulations.deployment.doctor import JoiningNode, State, examine, finding_table, parse_address
 
     if insecure and root_certificates is not None:
-        raise ConfigError("--insecure and --root-certificates: give one of them")
+        raise ConfigError("--insecure and --root-certificates: give only one")
     host, port = parse_address(superlink) if superlink is not None else ("", 0)
     findings = list(examine(JoiningNode(host, port, root_certificates, insecure, key, state_dir)))
     print_json({"checks": findings}) if json else print_tables(finding_table(findings))
@@ -96,7 +97,10 @@ def rehearse(
 def supernode(
     arguments: typer.Context,
     keep: Annotated[
-        str, typer.Option(help="fork: a process for each message. resident: one that keeps models, data and CUDA.")
+        str,
+        typer.Option(
+            help="fork: one process for each message; resident: one process that keeps models, data and CUDA."
+        ),
     ] = "fork",
     poll: Annotated[float, typer.Option(help="Poll interval for messages, in seconds.")] = 0.5,
 ) -> None:

@@ -36,7 +36,7 @@ LONGEST = 60
 
 
 def list_(
-    kind: Annotated[Kind | None, typer.Argument(help="What to show in full (default: all names).")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="What to describe (default: list all names).")] = None,
     data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
     dataset: Annotated[str, typer.Option(help="Data set for which model sizes are shown.")] = USUAL_DATA,
     settings: Annotated[
@@ -166,7 +166,7 @@ def new(
 
     here = Path.cwd()
     folder = write_algorithm(name, here).relative_to(here)
-    typer.echo(f"written: {folder} (server side strategy.py, client side client.py, test_{folder.name}.py)")
+    typer.echo(f"created {folder}: strategy.py (server side), client.py (client side), test_{folder.name}.py")
     typer.echo(f"run it:  hetfl run {name} --clients 4 --rounds 10")
     typer.echo(f"test it: pytest {folder}")
 

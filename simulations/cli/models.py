@@ -13,15 +13,13 @@ from simulations.cli.options import path, target
 
 def export(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="Run folder, or the state-dir of a node.")],
-    client: Annotated[str, typer.Option(metavar="NAME|NUMBER", help="Client, by its name or its number.")],
+    client: Annotated[str, typer.Option(metavar="NAME|NUMBER", help="Name or number of the client.")],
     out: Annotated[Path, typer.Option(parser=target, metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
 ) -> None:
     """Export a client's trained model as a program that takes raw inputs and does not need this project.
 
-    Beside the program, the file holds a description (hetfl.json): the names of the classes; of a table, its columns,
-    each with its kind, notation and categories; of images, height, width, range of the pixels and how to resize; of
-    texts, the length, what a word is and how it becomes a token; of time series, channels and length. Scaling is done
-    by the program itself.
+    The file also holds a description of the inputs and classes (hetfl.json); docs/runs.md lists its fields. The program
+    itself scales the inputs.
 
     Example: hetfl export runs/fedhe --client "St. Mary" --out model.onnx
     """
@@ -39,13 +37,13 @@ def predict(
         typer.Argument(
             parser=path,
             metavar="FILE",
-            help="Table (csv, parquet, json), texts (a table, or .txt: one a line), time series (parquet, json, npz), "
-            "an image or a folder of images.",
+            help="Table (csv, parquet, json), texts (a table, or .txt with one per line), time series (parquet, json, "
+            "npz), an image or a folder of images.",
         ),
     ],
     client: Annotated[
         str | None,
-        typer.Option(metavar="NAME|NUMBER", help="Client, by its name or its number, where MODEL is a run folder."),
+        typer.Option(metavar="NAME|NUMBER", help="Name or number of the client, if MODEL is a run folder."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(parser=target, metavar="FILE.csv", help="File to write (default: standard output).")
@@ -53,10 +51,10 @@ def predict(
 ) -> None:
     """Predict the class of each row, image or text, with a client's trained model.
 
-    A .pt2 file is a program: open only those of people whom you trust.
+    A .pt2 file is a program: open only files from people you trust.
 
-    Columns are found by name; others are ignored. An image that cannot be read is named, the others are predicted, and
-    the exit status is 2.
+    Columns are found by name; others are ignored. Images that cannot be read are skipped and named, and the exit status
+    is 2.
 
     Example: hetfl predict model.pt2 patients.csv --out predictions.csv
     """

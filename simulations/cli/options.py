@@ -33,7 +33,9 @@ AlgorithmArgument = Annotated[
 ]
 DatasetOption = Annotated[
     str | None,
-    typer.Option(help="Name from `hetfl list datasets`, a hub id, your folder (./photos) or your file (./wine.csv)."),
+    typer.Option(
+        help="Name from `hetfl list datasets`, a hub id, a folder (./photos) or a file (./wine.csv) of yours."
+    ),
 ]
 FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
 ClientsOption = Annotated[
@@ -53,17 +55,17 @@ OnOption = Annotated[
     typer.Option(
         "--on",
         metavar="BACKEND",
-        help="Where the runs happen: local: on this machine; ray: on the Ray cluster that this machine is part of or "
-        "that RAY_ADDRESS names, as many at a time as --workers says and the cluster has room for.",
+        help="Where to run: local (this machine) or ray (the Ray cluster that RAY_ADDRESS names, or the one of this "
+        "machine), up to --workers runs at a time.",
     ),
 ]
 AtATimeOption = Annotated[
-    int, typer.Option("--workers", min=1, max=MAX_WORKERS, help="Runs at a time, each in its own process.")
+    int, typer.Option("--workers", min=1, max=MAX_WORKERS, help="Number of runs at a time, each in its own process.")
 ]
 RunsArgument = Annotated[
-    list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")
+    list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders that contain run folders.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the same facts as JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the same information as JSON.")]
 
 
 def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value | Path | None) -> dict[str, Value]:

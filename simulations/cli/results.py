@@ -31,13 +31,15 @@ def compare(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
+        typer.Option(
+            min=0, max=1, help="Accuracy until which bytes are counted (default: 95 % of the lowest best accuracy)."
+        ),
     ] = None,
     measure: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What gains are of: accuracy, balanced-accuracy, macro-f1 or auc.",
+            help="Measure of the gains: accuracy, balanced-accuracy, macro-f1, auc or recall:CLASS.",
         ),
     ] = "accuracy",
     csv: Annotated[
@@ -48,10 +50,10 @@ def compare(
 ) -> None:
     """Compare runs in a table.
 
-    With runs of local among them, say which clients each method helps, by how much and how sure that is.
+    If runs of local are among them, show which clients each method helps, by how much and how certain that is.
 
-    Below the tables stands what makes the figures of any run doubtful, such as small test sets. docs/runs.md says how
-    each figure is computed.
+    Warnings below the tables name what makes the figures of a run unreliable, such as small test sets. docs/runs.md
+    explains how each figure is computed.
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
@@ -120,14 +122,14 @@ def watch(
     failed: Annotated[bool, typer.Option("--failed", help="List only clients with failures.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
+    """Show the progress of a run until it ends: round, accuracy, payload, each client's last round, and failures.
 
-    Clients that fail come first, then those that are late, then those with the lowest accuracy. In a terminal as many
-    are listed as fit on one screen; `--once` to a file or a pipe lists all.
+    Clients with failures come first, then those that are late, then those with the lowest accuracy. A terminal shows as
+    many as fit on the screen; `--once` to a file or a pipe lists all.
 
-    It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
-    file or a pipe, and as JSON, it writes a line whenever rounds have ended. Exit status 1 where the run was
-    stopped before its last round; the last line says how it goes on.
+    It only reads the run folder, so it works with every engine, on the server's machine. To a file or a pipe, and with
+    --json, it writes a line whenever rounds have ended. The exit status is 1 if the run was stopped before its last
+    round; the last line then says how to continue.
 
     Example: hetfl watch runs/fedhe
     """

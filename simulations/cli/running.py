@@ -59,8 +59,8 @@ def run(
         str | None,
         typer.Option(
             metavar="local",
-            help="Run the same also with each client training alone (local), or on the data of all (pooled), or both "
-            "(local,pooled), in folders of --out, --workers at a time, and say whom the algorithm helps.",
+            help="Also run with each client training alone (local), on the data of all clients (pooled), or both "
+            "(local,pooled), in folders of --out, --workers at a time, and report which clients the algorithm helps.",
         ),
     ] = None,
     on: OnOption = "local",
@@ -72,7 +72,7 @@ def run(
         bool,
         typer.Option(
             "--accept-loss",
-            help="With --resume: continue although the newest checkpoint or a client's state is damaged, from the "
+            help="With --resume: continue even if the newest checkpoint or a client's state is damaged, from the "
             "previous checkpoint or, if that is damaged too, without what is lost.",
         ),
     ] = False,
@@ -100,7 +100,7 @@ def run(
 
         run_many(chosen, None if sweep is None else " ".join(sweep), against, backend(on, workers))
     elif on != "local":
-        raise ConfigError(f"--on {on}: is for the runs of --sweep and --against; one run is spread by `flwr run`")
+        raise ConfigError(f"--on {on}: needs --sweep or --against; `flwr run` distributes the clients of one run")
     else:
         show_run(run_one(chosen, resume=resume, workers=workers, verbose=verbose))
 
@@ -139,7 +139,7 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
 
     if "output-dir" not in chosen:
         option = "--sweep" if against is None else "--against"
-        raise ConfigError(f"{option} needs --out: the folder of its run folders, in which it also goes on")
+        raise ConfigError(f"{option} needs --out: the folder for its runs, in which the same command continues them")
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
     grid = {} if sweep is None else parse_grid(sweep)
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, against, grid, out)
@@ -164,19 +164,23 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="KEY=LOW:HIGH",
-            help="What is tried: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning rate "
-            "and the method's own weight, 30 times less to 30 times more than they are.",
+            help="Setting to vary: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning "
+            "rate and the method's own weight, from 1/30 to 30 times their values.",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each: seeds 0 to N - 1.")] = 1,
+    trials: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of settings to try; the first is the given one.")
+    ] = 12,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of runs of each setting, with seeds 0 to N - 1.")
+    ] = 1,
     workers: AtATimeOption = 1,
     on: OnOption = "local",
 ) -> None:
     """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
 
-    Runs that have ended are not repeated: run the same command again to continue. Test samples are not used; keep seeds
-    for the comparison that were not tuned on.
+    Finished runs are not repeated: run the same command again to continue. Test samples are not used. Compare methods
+    on seeds that were not used for tuning.
 
     Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run
     fedhe --recipe tuned/fedhe/best.toml --seed 1
@@ -229,10 +233,10 @@ def reproduce(
     ] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing; report earlier runs.")] = False,
 ) -> None:
-    """Reproduce the papers' tables and figures, with the paper's figures beside ours.
+    """Reproduce the papers' tables and figures, and show the paper's numbers next to ours.
 
-    Finished runs under --out are not repeated; interrupted ones continue. With --results, the figures of each run are
-    kept in that folder, so that a table can be made in parts and on several machines.
+    Finished runs under --out are not repeated; interrupted ones continue. With --results, that folder keeps the figures
+    of each run, so that a table can be made in parts and on several machines.
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """
@@ -245,7 +249,7 @@ def reproduce(
     if data_dir is not None:
         extra["data-dir"] = str(data_dir)
     if quick and short:
-        raise ConfigError("--quick and --short: one of them")
+        raise ConfigError("--quick and --short: give only one")
     variant: Variant = "quick" if quick else "short" if short else "full"
     options = Options(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
     if not reproduce_all(recipes, options, make_console()):

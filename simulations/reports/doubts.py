@@ -39,7 +39,9 @@ def too_short(runs: Sequence[Run]) -> list[str]:
         return lines[0] if lines else []
     count = Counter(method_of(run) for run, line in zip(runs, lines, strict=True) if line)
     which = ", ".join(f"{method} {several}" for method, several in count.items())
-    return [f"accuracy still rose at the end of {count.total()} of {len(runs)} runs ({which}): more rounds may help"]
+    return [
+        f"accuracy was still rising at the end of {count.total()} of {len(runs)} runs ({which}): more rounds may help"
+    ]
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:
@@ -129,8 +131,8 @@ def still_rising(rounds: Iterable[Round], samples: int) -> list[str]:
     before = [one for one in known if one[0] <= LAST_PART * known[-1][0] and one[0] < known[-1][0]]
     if not before or not samples:
         return []
-    (since, earlier), (last, accuracy) = before[-1], known[-1]
+    (since, earlier), (_, accuracy) = before[-1], known[-1]
     rise, error = accuracy - earlier, 2 * sqrt(accuracy * (1 - accuracy) / samples)
     if rise < max(LEAST_RISE, error):
         return []
-    return [f"accuracy still rose by {100 * rise:.1f} points from round {since} to {last}, the last: more may help"]
+    return [f"accuracy was still rising, by {100 * rise:.1f} points since round {since}: more rounds may help"]

@@ -310,7 +310,7 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
             main()
     again = f"hetfl run fedhe --out {folder} --resume"
     full = f"hetfl: run folder {folder} cannot be written: No space left on device"
-    line = f"{full}; once this is mended, continue with: {again}"
+    line = f"{full}; once this is fixed, continue with: {again}"
     assert (ended.value.code, capfd.readouterr().err.splitlines()[-1]) == (2, line)
     (small_disk / "filler").unlink()
     run_one({"output-dir": str(folder)}, resume=True, workers=1, verbose=True)

@@ -118,7 +118,7 @@ def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, r
     monkeypatch.setattr(states, "_replace_scratch", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     config = config_for("fedhe", "run")
     said = refusal(StateError, run_federation, config, small_grid(config))
-    assert "client-1.safetensors cannot be written: No space left on device; once this is mended, continue" in said
+    assert "client-1.safetensors cannot be written: No space left on device; once this is fixed, continue" in said
 
 
 @pytest.mark.parametrize(

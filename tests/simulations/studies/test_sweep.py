@@ -161,7 +161,7 @@ def test_runs_that_were_too_short_are_counted_by_method(tmp_path):
     runs = [load_run(make(tmp_path / f"{n}", algorithm=name)) for n, name in enumerate(("fedhe", "fedhe", "local"))]
     long = [Run(**{**vars(run), "clients": [client(0, test=100)]}) for run in runs]
     level = Run(**{**vars(long[1]), "rounds": long[1].rounds[-1:]})
-    assert too_short([long[0]]) == ["accuracy still rose by 30.0 points from round 1 to 3, the last: more may help"]
+    assert too_short([long[0]]) == ["accuracy was still rising, by 30.0 points since round 1: more rounds may help"]
     assert "2 of 3 runs (fedhe 1, local 1)" in too_short([long[0], level, long[2]])[0]
     assert too_short([level, level]) == []
 
