@@ -1,4 +1,4 @@
-"""How a data set is interpreted: its columns, classes and owners, before training; images are not decoded."""
+"""Describe how a data set is interpreted before training: its columns, classes and owners."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ _MANY = {"category": "categories", "series": "series", "refused": "refused"}
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column, and what becomes of it.
+    """How one column is used.
 
     Parameters
     ----------
     name : str
-        As the file has it.
+        The name in the file.
     becomes : str
         "number", "date", "category", "label", "owner", "domain", "image", "series", "text", "nothing" or "refused".
     inputs : int
-        How many inputs of a model it makes.
+        The number of model inputs that the column becomes.
     missing : int
-        Cells that are empty, or no number where others are.
+        The number of cells that are empty, or not numbers in a column of numbers.
     example : str
-        Its first cell that is filled.
+        The first filled cell.
     why : str
-        How it is read and interpreted.
+        How the column is read and interpreted.
     """
 
     name: str
@@ -51,16 +51,9 @@ class ColumnFacts:
     def of(
         cls, decision: Decision, cells: pa.ChunkedArray, found: tuple[FloatArray, BoolArray] | None = None
     ) -> "ColumnFacts":
-        """Return what is known of a column of a table that is not ignored.
+        """Describe a column of a table that is not ignored, by its cleaned cells.
 
-        Parameters
-        ----------
-        decision : Decision
-            What it is.
-        cells : ChunkedArray
-            Its cells, cleaned.
-        found : tuple, optional
-            What `hetfl_flwr.data.columns.read` made of them; None where it is left out or refused.
+        `found` is what `hetfl_flwr.data.columns.read` returns for the cells; None if the column is left out or refused.
         """
         column, notes, missing = decision.column, [*decision.notes], cells.null_count
         becomes, inputs = ("refused" if decision.problem else "nothing"), 0
@@ -84,21 +77,21 @@ class Overview:
     Parameters
     ----------
     place : str
-        What messages call it.
+        The name of the data set in messages.
     kind : str
-        What an input is: "table", "image", "series" or "text".
+        The kind of the inputs: "table", "image", "series" or "text".
     rows : dict
         How many rows each split has as it is stored, before clients hold any of them out.
     columns : tuple of ColumnFacts
-        In the order of the file; of a data set that has none empty.
+        The columns in the order of the file; empty if the data set has no columns.
     classes, owners : dict
-        How many rows each has, by name.
+        The number of rows of each class or owner, by name.
     standardised : tuple of str
-        Columns that each client brings to mean 0 and deviation 1 over its own training rows.
+        Columns that each client scales to mean 0 and standard deviation 1 over its own training rows.
     notes : tuple of str
-        How it was interpreted when it was opened, as far as no key of the config says so.
+        How the data set was interpreted, except for what the run config sets.
     problem : str
-        Why it cannot be learnt from as it is; empty: it can.
+        Why the data set cannot be used; empty if it can.
     """
 
     place: str
@@ -113,13 +106,13 @@ class Overview:
 
     @classmethod
     def of(cls, source: Source, learnt: Sequence[ColumnFacts] = ()) -> "Overview":
-        """Return the overview of a data set, given the columns of a table that are not ignored."""
+        """Describe a data set; `learnt` are the columns of a table that are not ignored."""
         reading, known = source.reading, {one.name: one for one in learnt}
         parts = {reading.id_column: "owner", reading.domain_column: "domain", source.label: "label"}
         if source.kind != "table":
             parts |= dict.fromkeys(source.inputs, source.kind)
         columns = tuple(
-            known.get(name) or _aside(source, name, parts.get(name, "nothing")) for name in source.frame.names
+            known.get(name) or _unused(source, name, parts.get(name, "nothing")) for name in source.frame.names
         )
         classes, owners, notes, problem = dict[str, int](), dict[str, int](), source.notes, ""
         try:
@@ -135,7 +128,7 @@ class Overview:
 
     @classmethod
     def of_arrays(cls, place: str, arrays: Arrays) -> "Overview":
-        """Return what a data set is that has neither files nor a column to decide about."""
+        """Describe a bundled data set, which has no files."""
         rows = {"train": arrays.train_rows, "test": len(arrays.labels) - arrays.train_rows}
         classes = _counted(arrays.class_names, arrays.labels.numpy())
         inputs = arrays.input_names if arrays.spec.kind == "table" else ()
@@ -143,7 +136,7 @@ class Overview:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """In at most five lines, what was read, is missing, left out and standardised, and the classes and owners."""
+        """At most five lines on what was read, is missing, left out and standardised, and on classes and owners."""
         splits = [f"{count:,} {split}" for split, count in self.rows.items() if count]
         said = [(" and ".join(splits) if len(splits) > 1 else f"{sum(self.rows.values()):,}") + " rows"]
         if columns := self.columns:
@@ -163,8 +156,8 @@ class Overview:
         return tuple(f"{self.place}: {line}" for line in said if line)
 
 
-def _aside(source: Source, name: str, part: str) -> ColumnFacts:
-    """Return what is known of a column that is no input of a table."""
+def _unused(source: Source, name: str, part: str) -> ColumnFacts:
+    """Describe a column that is not an input of a table."""
     cells, words = source.frame[name], source.reading.missing
     unknown = {"nothing": (*MISSING, *words), "owner": words, "domain": words}.get(part, ())
     try:
@@ -177,7 +170,7 @@ def _aside(source: Source, name: str, part: str) -> ColumnFacts:
 
 
 def _counted(names: Sequence[str], numbers: IntArray) -> dict[str, int]:
-    """Return how many rows each class or owner has, by name, given the number (N,) of each row's own."""
+    """Return the number of rows of each class or owner by name, given its index (N,) in each row."""
     return dict(zip(names, np.bincount(numbers, minlength=len(names)).tolist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Read options of a data set."""
+"""Options for reading a data set, and parsers of their lists."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,17 +16,17 @@ _LISTS = ("categorical_columns", "numeric_columns", "ignore_columns", "id_column
 _ALONE = ("image_column", "text_column", "series_column", "label_column", "domain_column")
 
 SeriesLayout = Literal["auto", "channels-first", "channels-last"]
-"""What the outer lists of a series may be."""
+"""Whether the outer lists of a series are channels or points in time."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a data set lies, which of its columns count, and the form that its inputs are given.
+    """Where a data set is, which of its columns are used, and how its inputs are decoded.
 
-    The fields are the config keys of these names, which `RunConfig` describes; save the last two, which ``partition``
-    says: the column whose values own the rows, and whether each file of a folder owns its rows. For a list of data sets
-    a column is one for all, or a comma list of one each; ``categorical_columns``, ``numeric_columns`` and
-    ``ignore_columns`` are lists by themselves, for all.
+    The fields are keys of the run config, which `RunConfig` describes, except the last two, which ``partition`` sets:
+    the owner column, and whether each file of a folder is an owner. For a list of data sets a column is one name for
+    all, or a comma-separated list of one for each; ``categorical_columns``, ``numeric_columns`` and ``ignore_columns``
+    are always lists for all.
     """
 
     data_dir: str = ""
@@ -55,27 +55,24 @@ class Reading:
         return frozenset(parse_names(self.ignore_columns))
 
     def ignores(self, column: str) -> bool:
-        """Return whether ``ignore_columns`` names a column; a blank in a name stands for any white space."""
+        """Return whether ``ignore_columns`` names a column; a space in a name matches any white space."""
         return " ".join(column.split()) in self._ignored
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The words of ``missing_values``."""
+        """The words in ``missing_values``."""
         return tuple(parse_names(self.missing_values))
 
     @property
     def named(self) -> frozenset[str]:
-        """All columns that a key names to be read."""
+        """All columns that a key names for use."""
         lists = parse_names(f"{self.categorical_columns},{self.numeric_columns}")
         return frozenset((*lists, *(getattr(self, key).strip() for key in _ALONE), self.id_column))
 
     def of(self, number: int, count: int) -> "Reading":
-        """Return the reading of one data set of a list, by its number 0..count-1, its folder as an absolute path.
+        """Return the reading of the data set with index `number` in a list of `count`, with an absolute ``data_dir``.
 
-        Raises
-        ------
-        ConfigError
-            If a key names more or fewer columns than there are data sets.
+        Raises `ConfigError` if a key names more than one column, but not one for each data set.
 
         Examples
         --------
@@ -97,11 +94,11 @@ class Reading:
 
 
 READING_KEYS = tuple(field.name for field in fields(Reading) if field.name not in ("id_column", "by_file"))
-"""The fields of a reading that the run config has a key for."""
+"""The fields of a reading that are keys of the run config."""
 
 
 def parse_data_sets(text: str) -> list[str]:
-    """Return the names of a comma list of data sets, blanks around one aside; quotes hold a name that has a comma.
+    """Split a comma-separated list of data sets; a name with a comma is quoted.
 
     Examples
     --------
@@ -112,12 +109,12 @@ def parse_data_sets(text: str) -> list[str]:
 
 
 def comma_list(names: Iterable[str]) -> str:
-    """Return the comma list that `parse_data_sets` reads as some names."""
+    """Join names to a list that `parse_data_sets` splits into the same names."""
     return ",".join(f'"{name}"' if "," in name else name for name in names)
 
 
 def parse_names(text: str) -> list[str]:
-    """Return the names of a comma list, their blanks one space each; quotes hold a name that has a comma.
+    """Split a comma-separated list of names and normalise their spaces; a name with a comma is quoted.
 
     Examples
     --------
@@ -128,17 +125,17 @@ def parse_names(text: str) -> list[str]:
 
 
 def _listed(text: str) -> list[str]:
-    """Return the parts of a comma list."""
+    """Split a comma-separated list with optional quotes."""
     if '"' not in text:
         return text.split(",")
     try:
         return next(reader([text], skipinitialspace=True), [])
     except CsvError:
-        raise ConfigError(f"{text!r}: a name in a list has a line break") from None
+        raise ConfigError(f"{text!r}: a name in this list has a line break: remove it") from None
 
 
 def parse_categories(text: str, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values of those columns of a comma list that are listed there, as in ``city:Bonn|Oslo``.
+    """Return the values that a comma-separated list gives for columns, as in ``city:Bonn|Oslo``.
 
     Examples
     --------
@@ -152,18 +149,10 @@ def parse_categories(text: str, columns: Sequence[str]) -> dict[str, tuple[str, 
 
 
 def parse_vocabulary(text: str) -> tuple[str, int]:
-    """Return the kind and size of a vocabulary.
+    """Parse ``vocabulary`` of the run config: return its kind and size V, 3 or more.
 
-    Parameters
-    ----------
-    text : str
-        ``hashed:V``: a word's token is its hash, the same for all clients; or ``shared:V``: the most frequent words of
-        the training split. V, tokens in all, is 3 or more.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither.
+    With ``hashed:V`` the token of a word is its hash, the same for all clients; with ``shared:V`` tokens are the most
+    frequent words of the training split. V counts all tokens. Anything else raises `ConfigError`.
 
     Examples
     --------
@@ -172,22 +161,15 @@ def parse_vocabulary(text: str) -> tuple[str, int]:
     """
     said = re.fullmatch(r"(hashed|shared):([0-9]{1,10})", text)
     if not said or not 3 <= int(said[2]) <= 2**31:
-        raise ConfigError(f"vocabulary {text!r} is not one of: hashed:V, shared:V (V tokens in all, 3 or more)")
+        raise ConfigError(f"vocabulary {text!r} is not one of: hashed:V, shared:V (V >= 3 tokens in total)")
     return said[1], int(said[2])
 
 
 def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the name of each class, in order, and what it is called in the data.
+    """Parse ``classes`` of the run config: return the name and the label in the data of each class, in order.
 
-    Parameters
-    ----------
-    text : str
-        Comma list of two classes or more: ``NAME``, or ``NAME:LABEL`` where the data call it otherwise. Empty: none.
-
-    Raises
-    ------
-    ConfigError
-        If there is one class alone, or a name or label is empty or there twice.
+    `text` is a comma-separated list of two or more classes, ``NAME``, or ``NAME:LABEL`` if the label in the data
+    differs. Raises `ConfigError` for a single class, and for empty or repeated names or labels.
 
     Examples
     --------
@@ -199,5 +181,7 @@ def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
     parts = [[part.strip() for part in item.split(":", 1)] for item in text.split(",")]
     classes = tuple((part[0], part[-1]) for part in parts)
     if len(classes) < 2 or any(len({*column} - {""}) < len(classes) for column in zip(*classes, strict=True)):
-        raise ConfigError(f"classes {text!r}: expected two or more different names, NAME or NAME:LABEL, with commas")
+        raise ConfigError(
+            f"classes {text!r}: expected two or more different classes, NAME or NAME:LABEL, separated by commas"
+        )
     return classes

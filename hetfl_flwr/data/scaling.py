@@ -1,4 +1,4 @@
-"""Scaling of inputs, as ``normalize`` sets it: what they are divided by, and what is subtracted."""
+"""Scale and centre inputs as ``normalize`` sets it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.spec import DataSpec
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
+"""Means and standard deviations of red, green and blue in ImageNet, in [0, 1], from torchvision's documentation."""
 
 _STILL = 1e-7
-"""Deviation, as a part of the mean, up to which a channel does not change but by rounding."""
+"""A channel is constant, up to rounding, if its standard deviation divided by its mean is at most this."""
 
-_AT_ONCE = 2**16  # numbers, of columns next to each other, whose moments are taken at a time
+_AT_ONCE = 2**16  # how many numbers of adjacent columns are processed at a time
 
 SHARP = 1e-4
-"""Part of the deviation of a column, or a channel, by which float32 may change a number of it."""
+"""The largest rounding error of float32 in a column or channel, as a fraction of its standard deviation."""
 
 _Float: TypeAlias = npt.NDArray[np.float64]
 _Parts: TypeAlias = Sequence[tuple[Arrays, Tensor | slice]]
@@ -31,26 +31,14 @@ _Scale: TypeAlias = dict[str, Any]
 def scaled(
     domains: tuple[Arrays, ...], normalize: str, trained: Sequence[tuple[Arrays, Tensor]] = ()
 ) -> tuple[Arrays, ...]:
-    """Return data sets of one form, their values not copied, brought to one scale. Equal arguments give one object.
+    """Give data sets of the same form a common scale, without copying values; equal arguments return the same objects.
 
-    Columns of a table that are numbers, and channels of a series, get mean 0 and standard deviation 1. Missing values
-    do not count, categories and texts stay as they are. Images are centred on the mean image, in which each domain
-    counts alike, or scaled by colour. What never changes is 0 throughout.
+    Numeric columns of a table, and channels of a series, get mean 0 and standard deviation 1, without missing values.
+    Categories and texts do not change. Images are centred on the mean image, to which each domain contributes equally,
+    or scaled by colour. Constant inputs become 0.
 
-    Parameters
-    ----------
-    domains : tuple of Arrays
-        Not scaled yet.
-    normalize : str
-        The run config's.
-    trained : sequence of (Arrays, Tensor)
-        Some of the data sets, or all of them together, and (N,) int64, the rows of each that are trained on: these say
-        the scale. Of images the rows of all training splits do, unless ``normalize`` is ``"mean-training-image"``.
-
-    Returns
-    -------
-    tuple of Arrays
-        Each with the scale.
+    `trained` has data sets with the indices (N,) int64 of the rows to train on, which determine the scale. The scale of
+    images comes from all rows of the training splits, unless `normalize` is ``"mean-training-image"``.
     """
     kind: str = domains[0].spec.kind
     if normalize == "none" or kind == "text":
@@ -67,7 +55,7 @@ def scaled(
 
 
 def scaled_as(arrays: Arrays, other: Arrays) -> Arrays:
-    """Return a data set, its values not copied, scaled as another one of the same form is."""
+    """Give a data set the scale of another one of the same form, without copying values."""
     return arrays.once(_rescaled, other)
 
 
@@ -76,22 +64,10 @@ def _rescaled(arrays: Arrays, other: Arrays) -> Arrays:
 
 
 def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
-    """Return public samples scaled as a client would scale them that had these alone.
+    """Return public samples scaled as by a client that has only these; their labels are 0.
 
-    Parameters
-    ----------
-    inputs : array
-        (N, *shape), as they are stored, N at least 1. The largest value of images stands for 1.0; a missing value of a
-        table is its column's mean.
-    spec : DataSpec
-        What they are.
-    normalize : str
-        The run config's.
-
-    Returns
-    -------
-    Samples
-        All of them, in order; their labels are 0.
+    `inputs` (N, *shape) are as stored, N at least 1. The largest value of images becomes 1.0; a missing value of a
+    table becomes the mean of its column.
     """
     stored = torch.from_numpy(inputs)
     peak = max(float(stored.max()), 1.0) if spec.kind == "image" else 1.0
@@ -102,7 +78,7 @@ def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Sa
 
 
 def _fitted(first: Arrays, kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> Arrays:
-    """Return the first of some data sets, with the scale of the rows of all."""
+    """Return the first data set with the scale that all given rows determine."""
     chosen = [
         (arrays, slice(arrays.train_rows) if rows is None else torch.tensor(rows, dtype=torch.int64))
         for arrays, rows in parts
@@ -116,7 +92,7 @@ def _mean_image(parts: _Parts) -> _Scale:
 
 
 def _standard(parts: _Parts) -> _Scale:
-    """Scale each colour by its mean and deviation over all pixels."""
+    """Scale each colour by its mean and standard deviation over all pixels."""
     moments = [_colour_moments(arrays, rows) for arrays, rows in parts]
     mean = np.mean([first for first, _ in moments], axis=0)
     deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
@@ -125,7 +101,7 @@ def _standard(parts: _Parts) -> _Scale:
 
 
 def _colour_moments(arrays: Arrays, rows: Tensor | slice) -> tuple[_Float, _Float]:
-    """Return the mean of each colour and of its square, in [0, 1]: (channels, 1, 1)."""
+    """Return the means of each colour and of its square, in [0, 1]: (channels, 1, 1) each."""
     images = arrays.inputs[rows].numpy()
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     square = np.mean([np.square(image, dtype=np.float64).mean(axis=(1, 2)) for image in images], axis=0)
@@ -134,7 +110,7 @@ def _colour_moments(arrays: Arrays, rows: Tensor | slice) -> tuple[_Float, _Floa
 
 
 def _imagenet(parts: _Parts) -> _Scale:
-    """Scale each colour as torchvision's pretrained networks expect; grey has the colours' mean ones."""
+    """Scale each colour as torchvision's pretrained networks expect; grey uses the averages over colours."""
     first = parts[0][0]
     mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
     if first.spec.shape[0] == 1:
@@ -143,17 +119,17 @@ def _imagenet(parts: _Parts) -> _Scale:
 
 
 def _channels(parts: _Parts) -> _Scale:
-    """Scale each channel by its mean and deviation over all points in time; of float64 counted from its mean first."""
+    """Scale each channel by its mean and standard deviation over time, after a shift by its mean if it is float64."""
     [(series, rows)] = parts
     moments = []
     for number in range(series.inputs.shape[1]):
         values = series.inputs[rows, number].numpy()
         origin = values.mean() if values.dtype == np.float64 else 0.0
-        counted = (values - origin).astype(np.float32) if origin else values
-        moments.append([counted.mean(dtype=np.float64), counted.std(dtype=np.float64), origin])
+        shifted = (values - origin).astype(np.float32) if origin else values
+        moments.append([shifted.mean(dtype=np.float64), shifted.std(dtype=np.float64), origin])
     mean, deviation, origins = np.array(moments).T[..., None]
     deviation[(deviation < _STILL * np.abs(mean)) | (deviation == 0)] = np.inf
-    return _of_channels(series, mean, deviation) | _counted_from(origins)
+    return _of_channels(series, mean, deviation) | _shifted_by(origins)
 
 
 def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
@@ -162,7 +138,7 @@ def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
 
 
 def _columns(parts: _Parts) -> _Scale:
-    """Scale each column of numbers, counted from an origin where float32 would not tell them apart."""
+    """Scale each numeric column, after a shift by its origin if float32 is not exact enough."""
     [(table, rows)] = parts
     width = max(1, _AT_ONCE // len(table.inputs))
     blocks = (table.inputs[:, first : first + width] for first in range(0, table.inputs.shape[1], width))
@@ -171,22 +147,22 @@ def _columns(parts: _Parts) -> _Scale:
     )
     numeric = table.numeric.numpy()
     scale = {"peak": _float32(np.where(numeric, peaks, 1)), "centre": _float32(np.where(numeric, centres, 0))}
-    return scale | _counted_from(origins)
+    return scale | _shifted_by(origins)
 
 
 def _moments(stored: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float32], _Float, _Float]:
-    """Return deviation, mean by deviation, and origin of each column."""
+    """Return the standard deviation, the mean divided by it, and the origin of each column."""
     values = stored.astype(np.float64)
     values[:, np.isnan(values).all(axis=0)] = 0
     lost = np.nanmax(np.abs(values - values.astype(np.float32)), axis=0)
     origin = np.where(lost > SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
-    counted = (values - origin).astype(np.float32).astype(np.float64)
-    deviation = np.nanstd(counted, axis=0).astype(np.float32)
+    shifted = (values - origin).astype(np.float32).astype(np.float64)
+    deviation = np.nanstd(shifted, axis=0).astype(np.float32)
     deviation[deviation == 0] = np.inf
-    return deviation, np.nanmean(counted, axis=0) / deviation, origin
+    return deviation, np.nanmean(shifted, axis=0) / deviation, origin
 
 
-def _counted_from(origins: _Float) -> _Scale:
+def _shifted_by(origins: _Float) -> _Scale:
     return {"origin": torch.from_numpy(np.ascontiguousarray(origins)) if origins.any() else None}
 
 
@@ -198,4 +174,4 @@ _FITS: Mapping[str, Callable[[_Parts], _Scale]] = {
     **{"mean-image": _mean_image, "mean-training-image": _mean_image, "standard": _standard, "imagenet": _imagenet},
     **{"table": _columns, "series": _channels},
 }
-"""Ways to scale images by the value of ``normalize``, tables and series."""
+"""The functions that fit a scale: for images by the value of ``normalize``, for tables and for series."""

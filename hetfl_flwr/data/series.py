@@ -1,4 +1,4 @@
-"""Time series: lists of numbers of one shape, as channels and points in time."""
+"""Decode time series: lists of numbers of one shape become channels and points in time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,24 +21,17 @@ from hetfl_flwr.errors import DataError
 
 FloatArray = npt.NDArray[np.floating]
 
-_DEEPEST = 2  # lists within each other in a cell
-_AT_ONCE = 2**17  # numbers that are read at a time
+_DEEPEST = 2  # the deepest nesting of lists in a cell
+_AT_ONCE = 2**17  # how many numbers are read at a time
 
 
 @dataclass(frozen=True)
 class Layout:
     """How cells become series.
 
-    Parameters
-    ----------
-    cell : tuple of int
-        Lengths of the lists of a cell: (length,) of one list, else of the outer list and of each inner one.
-    transposed : bool
-        Whether the outer list is of points in time.
-    dtype : type
-        Of their numbers.
-    missing : tuple of float
-        Numbers that stand for what is missing.
+    `cell` is the shape of a cell: the length of its list, or the lengths of its outer and inner lists. `transposed`
+    tells that the outer list is over time. `dtype` is the type of the numbers, and `missing` lists numbers that mark
+    missing values.
     """
 
     cell: tuple[int, ...]
@@ -48,14 +41,15 @@ class Layout:
 
     @classmethod
     def of(cls, cell: pa.Array, wanted: SeriesLayout, called: str) -> "Layout":
-        """Return how cells become series by the first of them, which are all as this one is."""
+        """Return the layout of the first cell, which all other cells must have."""
         lengths, _ = _lists(cell, called)
         shape = tuple(int(level[0]) if len(level) else 0 for level in lengths)
         if min(shape) < 1 or len(set(lengths[-1].tolist())) > 1:
-            raise DataError(f"{called}: its first row holds {_said(cell[0])}: expected lists of numbers of one length")
+            shown = _shown(cell[0])
+            raise DataError(f"{called}: its first row holds {shown}: expected lists of numbers of the same length")
         if wanted == "auto" and len(shape) == _DEEPEST and shape[0] == shape[1] > 1:
             raise DataError(
-                f"{called} holds {shape[0]} x {shape[1]} numbers a row: set series-layout to channels-first or "
+                f"{called} holds {shape[0]} x {shape[1]} numbers in each row: set series-layout to channels-first or "
                 "channels-last"
             )
         outer_is_time = wanted == "channels-last" or (wanted == "auto" and shape[0] > shape[-1])
@@ -63,17 +57,17 @@ class Layout:
 
     @property
     def batch(self) -> int:
-        """How many cells are read at a time."""
+        """The number of cells that are read at a time."""
         return max(1, _AT_ONCE // prod(self.shape))
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of a series: channels and length."""
+        """The shape of a series: (channels, length)."""
         channels, length = self.cell if len(self.cell) > 1 else (1, *self.cell)
         return (length, channels) if self.transposed else (channels, length)
 
     def read(self, cells: pa.Array) -> tuple[FloatArray, Mapping[int, str]]:
-        """Return the series (B, channels, length) of cells, and of those that are none what is wrong with them."""
+        """Return the series (B, channels, length) in cells, and what is wrong with each invalid cell."""
         lengths, numbers = _lists(cells, "a cell")
         fit = lengths[0] == self.cell[0] if len(lengths) == len(self.cell) else np.zeros(len(cells), np.bool_)
         if len(lengths) > 1 and len(self.cell) > 1:
@@ -81,7 +75,7 @@ class Layout:
             fit &= np.bincount(owner[lengths[1] != self.cell[1]], minlength=len(cells)) == 0
         if not fit.all():
             numbers = _lists(cells.filter(pa.array(fit)), "a cell")[1]
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite
             values = numbers.to_numpy(zero_copy_only=False).astype(self.dtype)
         if self.missing:
             values[np.isin(values, np.array(self.missing, self.dtype))] = np.nan
@@ -95,45 +89,37 @@ class Layout:
 
     def _differs(self, cell: pa.Scalar) -> str:
         wanted = " x ".join(map(str, self.cell))
-        return f"holds {_said(cell)}, not {wanted} numbers: cut or fill all to one length, or leave it out"
+        return f"holds {_shown(cell)}, not {wanted} numbers: cut or pad all to one length, or leave it out"
 
 
 def read_series(source: Source, rows: IntArray) -> Arrays:
-    """Turn each cell of a column into a series (channels, length).
+    """Decode each cell of a column to a series (channels, length); `decode` describes the arguments.
 
-    A cell is a list of numbers, which is one channel, or a list of such lists, all of one length. The outer list is the
-    channels (``series-layout = "channels-first"``) or the points in time (``"channels-last"``). With ``"auto"`` the
-    channels are whichever are fewer in the first row, and a note says so where they are the inner lists; as many of one
-    as of the other are refused.
-
-    Parameters
-    ----------
-    source : Source
-        It has one column of series.
-    rows : ndarray
-        The order of its rows, as in `decode`.
+    A cell is a list of numbers, which is one channel, or a list of lists of the same length. The outer list is over
+    channels (``series-layout = "channels-first"``) or over time (``"channels-last"``). With ``"auto"`` the shorter side
+    of the first row is the channels, with a note if these are the inner lists; a square shape is refused.
     """
     called = f"column '{source.inputs[0]}' of {source.place}"
     first = cells_of(source).slice(0, 1).combine_chunks()
     layout, kind = Layout.of(first, source.reading.series_layout, called), _lists(first, called)[1].type
     layout = replace(layout, missing=(*numbers_among(source.reading.missing),))
     is_wide = pa.types.is_float64(kind) or (pa.types.is_integer(kind) and kind.bit_width > 16)
-    if is_wide and _is_blurred(source, layout):
+    if is_wide and _needs_float64(source, layout):
         layout = replace(layout, dtype=np.float64)
     notes: tuple[str, ...] = ()
     if layout.transposed and source.reading.series_layout == "auto":
         channels, length = layout.shape
         notes = (
-            f"{called} holds {length} lists of {channels} numbers a row: read as {channels} channels of length "
-            f"{length}; series-layout says otherwise",
+            f"{called} holds {length} lists of {channels} numbers in each row: read as {channels} channels of length "
+            f"{length}; to change that, set series-layout",
         )
     return decode(source, layout, rows, (layout,), notes=notes, input_names=source.channels)
 
 
-def _is_blurred(source: Source, layout: Layout) -> bool:
-    """Return whether float32 changes a number by more than `SHARP` of how its channel changes within a series.
+def _needs_float64(source: Source, layout: Layout) -> bool:
+    """Return whether float32 changes a number by more than `SHARP` of the variation of its channel within series.
 
-    A channel that changes in none is looked at among the series.
+    For a channel that is constant within each series, the variation between series counts.
     """
     lost, within, among = np.zeros((3, layout.shape[0]))
     first: FloatArray | None = None
@@ -147,7 +133,7 @@ def _is_blurred(source: Source, layout: Layout) -> bool:
 
 
 def _lists(cells: pa.Array, called: str) -> tuple[list[IntArray], pa.Array]:
-    """Return the lengths of lists and of lists within these, -1 where a cell is empty, and the numbers in them."""
+    """Return the lengths of lists at each level of nesting, -1 for an empty cell, and the flattened numbers."""
     levels: list[IntArray] = []
     while len(levels) <= _DEEPEST and pa.types.is_nested(cells.type) and hasattr(cells.type, "value_type"):
         levels.append(pc.list_value_length(cells).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
@@ -156,13 +142,14 @@ def _lists(cells: pa.Array, called: str) -> tuple[list[IntArray], pa.Array]:
     if not 0 < len(levels) <= _DEEPEST or not any(is_one(cells.type) for is_one in kinds):
         found = "lists of " * len(levels) + in_words(cells.type)
         raise DataError(
-            f"{called} holds {found}: expected lists of numbers (one channel), or lists of these (channels x length)"
+            f"{called} holds {found}: expected lists of numbers (one channel), or lists of such lists (channels x "
+            "length)"
         )
     return levels, cells
 
 
-def _said(cell: pa.Scalar) -> str:
-    """Return what messages call the shape of a cell."""
+def _shown(cell: pa.Scalar) -> str:
+    """Describe the shape of a cell for messages."""
     values = cell.as_py()
     if values is None:
         return "nothing"
