@@ -55,7 +55,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class Measure(_Part):
+class TableMeasure(_Part):
     """What is measured.
 
     Parameters
@@ -124,13 +124,13 @@ class _Varied(_Part):
         return {"full": {}, "short": self.short, "quick": self.quick}[variant]
 
 
-class Column(_Varied):
+class TableColumn(_Varied):
     """Settings that runs of all rows have in common, such as the data set."""
 
     name: str
 
 
-class Row(_Varied):
+class TableRow(_Varied):
     """One method.
 
     Parameters
@@ -225,9 +225,9 @@ class Recipe(_Varied):
         The form of its picture.
     shown : list of str
         Rows in a picture of gains with several columns. Empty: all.
-    columns : list of Column
+    columns : list of TableColumn
         Data or scenarios. Empty: one column without a name.
-    rows : list of Row
+    rows : list of TableRow
         What is compared, usually methods.
     settings : mapping
         Config keys of all runs.
@@ -251,12 +251,14 @@ class Recipe(_Varied):
     against: str = ""
     tuned: Annotated[int, Field(ge=0)] = 0
     ranked: str = ""
-    measures: dict[str, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]]
+    measures: dict[
+        str, Annotated[TableMeasure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]
+    ]
     figure: Figures = Figures()
     shown: list[str] = []
     short_only: Annotated[list[str], Field(alias="short-only")] = []
-    columns: list[Column] = []
-    rows: list[Row]
+    columns: list[TableColumn] = []
+    rows: list[TableRow]
     variant: Variant = "full"
 
     @model_validator(mode="after")
@@ -317,7 +319,7 @@ class Recipe(_Varied):
     def cells(self, variant: Variant = "full") -> Iterator[Cell]:
         """Yield the cells of the table, row by row; in the quick variant, without the paper's figures."""
         for row in self.rows:
-            for column in self.columns or [Column(name="")]:
+            for column in self.columns or [TableColumn(name="")]:
                 parts = [part.settings for part in (self, column, row)]
                 parts += [part.of(variant) for part in (self, column, row)]
                 parts += [row.within.get(column.name, {})]
@@ -339,7 +341,7 @@ def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise ValueError(unknown(kind, name, known))
 
 
-def _paper(row: Row, column: str, measures: Iterable[str]) -> dict[str, float]:
+def _paper(row: TableRow, column: str, measures: Iterable[str]) -> dict[str, float]:
     if isinstance(row.paper, list):
         return dict(zip(measures, row.paper, strict=True))
     found: Mapping[str, Any] = row.paper.get(column, {}) if column else row.paper  # type: ignore[assignment]
