@@ -19,7 +19,7 @@ from scipy.stats import friedmanchisquare, studentized_range  # type: ignore[att
 
 from simulations.reports.impact import Impact
 from simulations.studies.reproduce.keys import GAIN, HARMED, IMPACT, WORST
-from simulations.studies.reproduce.recipe import Cell, Measure, Recipe
+from simulations.studies.reproduce.recipe import Cell, Recipe, TableMeasure
 from simulations.studies.reproduce.records import Record, course_name
 
 LEVEL = 0.95
@@ -167,7 +167,7 @@ def entries(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
     gains: Gains = gains_of(cells, records) if recipe.compares_clients else {}
     by_name = {(cell.row, cell.column): cell for cell in cells}
 
-    def ours(cell: Cell | None, measure: Measure) -> dict[int, float]:
+    def ours(cell: Cell | None, measure: TableMeasure) -> dict[int, float]:
         by_seed: dict[int, float | None]
         if cell is None:
             by_seed = {}
@@ -181,7 +181,7 @@ def entries(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
             by_seed = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
         return {seed: SCALES[measure.unit] * value for seed, value in by_seed.items() if value is not None}
 
-    def baseline(cell: Cell, measure: Measure) -> Cell | None:
+    def baseline(cell: Cell, measure: TableMeasure) -> Cell | None:
         apart = cell.row != cell.against and measure.key not in IMPACT
         return by_name.get((cell.against, cell.column)) if apart else None
 

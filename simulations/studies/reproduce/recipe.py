@@ -107,7 +107,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
 
 
-class Measure(_Part):
+class TableMeasure(_Part):
     """What is measured.
 
     Parameters
@@ -169,17 +169,17 @@ class _Varied(_Part):
         return {"full": {}, "short": self.short, "quick": self.quick}[variant]
 
 
-class Column(_Varied):
+class TableColumn(_Varied):
     """Settings that runs of all rows have in common, such as the data set."""
 
     name: Name
 
 
-WHOLE = Column.model_construct(name="")
+WHOLE = TableColumn.model_construct(name="")
 """The column of a recipe that has none."""
 
 
-class Row(_Varied):
+class TableRow(_Varied):
     """One method.
 
     Parameters
@@ -278,9 +278,9 @@ class Recipe(_Varied):
         The form of its picture.
     shown : list of str
         Rows in a picture of gains with several columns. Empty: all.
-    columns : list of Column
+    columns : list of TableColumn
         Data or scenarios. Empty: one column without a name.
-    rows : list of Row
+    rows : list of TableRow
         What is compared, usually methods.
     settings : mapping
         Config keys of all runs.
@@ -305,14 +305,14 @@ class Recipe(_Varied):
     tuned: Annotated[int, Field(ge=0, le=MAX_TRIALS)] = 0
     ranked: str = ""
     measures: Annotated[
-        dict[Name, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]],
+        dict[Name, Annotated[TableMeasure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]],
         Field(min_length=1),
     ]
     figure: Figures = Figures()
     shown: list[str] = []
     short_only: Annotated[list[str], Field(alias="short-only")] = []
-    columns: list[Column] = []
-    rows: Annotated[list[Row], Field(min_length=1)]
+    columns: list[TableColumn] = []
+    rows: Annotated[list[TableRow], Field(min_length=1)]
     variant: Variant = "full"
 
     @model_validator(mode="after")
@@ -419,7 +419,7 @@ def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise ValueError(unknown(kind, name, known))
 
 
-def _paper(row: Row, column: str, measures: Iterable[str]) -> dict[str, float]:
+def _paper(row: TableRow, column: str, measures: Iterable[str]) -> dict[str, float]:
     if isinstance(row.paper, list):
         return dict(zip(measures, row.paper, strict=True))
     found: Mapping[str, Any] = row.paper.get(column, {}) if column else row.paper  # type: ignore[assignment]
