@@ -169,12 +169,12 @@ def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, 
 @pytest.mark.parametrize(
     ("accuracies", "samples", "said"),
     [
-        ([0.1, 0.3, 0.5, 0.6, 0.7], 400, "10.0 points from round 3 to 4"),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 400, "10.0 points since round 3"),
         ([0.1, 0.3, 0.5, 0.6, 0.7], 80, ""),  # two standard errors are 10.2 points
-        ([0.1, 0.3, None, None, 0.7], 400, "40.0 points from round 1 to 4"),
+        ([0.1, 0.3, None, None, 0.7], 400, "40.0 points since round 1"),
         ([0.1, 0.5, 0.7, 0.9, 0.91], 10**6, ""),
         ([0.1, 0.5, 0.7, 0.9, 0.8], 400, ""),
-        ([0.1, 0.5], 400, "40.0 points from round 0 to 1"),
+        ([0.1, 0.5], 400, "40.0 points since round 0"),
         ([None, None, 0.9], 400, ""),
         ([0.4], 400, ""),
         ([0.1, 0.3, 0.5, 0.6, 0.7], 0, ""),
