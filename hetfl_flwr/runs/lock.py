@@ -44,6 +44,14 @@ def writer_of(folder: Path) -> str:
     return ""
 
 
+class FolderInUse(RunFolderError):
+    """A folder that another process, or another run of this one, writes; `who` says which."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        super().__init__(f"{folder} is being written by {who}: wait for its end, or name another folder")
+        self.who = who
+
+
 class FolderLock:
     """The operating system's lock on a file of a folder: it ends with the process, however that ends.
 
@@ -56,7 +64,7 @@ class FolderLock:
 
     Raises
     ------
-    RunFolderError
+    FolderInUse
         Another process, or another run of this one, holds it: names which.
     OSError
         The folder cannot be written.
@@ -68,10 +76,7 @@ class FolderLock:
         try:
             self._lock.acquire(timeout=PATIENCE)
         except Timeout:
-            who = holder_of(folder) or "another process"
-            raise RunFolderError(
-                f"{folder} is being written by {who}: wait for its end, or name another folder"
-            ) from None
+            raise FolderInUse(folder, holder_of(folder) or "another process") from None
         now = datetime.now().isoformat(" ", "seconds")
         with suppress(OSError):  # a full disk: the lock holds all the same
             self._path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now} (run {run})\n")

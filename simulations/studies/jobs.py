@@ -23,7 +23,7 @@ from hetfl_flwr.common.notices import option, speaking_of, warn
 from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.machine import keep_freed_memory
-from hetfl_flwr.runs.lock import writer_of
+from hetfl_flwr.runs.lock import FolderInUse
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.record import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
 
@@ -95,13 +95,13 @@ def run_one(job: Job) -> str:
     chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
     if _TOLD_TO_STOP.is_set():
         return STOPPED
-    if writer := writer_of(job.folder):
-        return f"{writer} is making this run: wait for its end, and repeat the command"
     try:
         with _BUSY, speaking_of(job.name):
             run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
     except KeyboardInterrupt:
         return STOPPED
+    except FolderInUse as error:
+        return f"{error.who} is making this run: wait for its end, and repeat the command"
     except HetflError as error:
         return str(error)
     except Exception as error:
