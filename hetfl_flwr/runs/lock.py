@@ -50,12 +50,20 @@ def writer_of(folder: Path) -> str:
     return ""
 
 
+class FolderInUse(RunFolderError):
+    """A folder that `who`, another process or another run of this process, is writing."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        super().__init__(f"{folder} is being written by {who}: wait until it ends, or name another folder")
+        self.who = who
+
+
 class FolderLock:
     """A lock of the operating system on a file in a run folder, released when the process ends in any way.
 
-    `run` is the run's id, which the errors of other processes name. Raises `RunFolderError`, which names the holder, if
-    another process or another run of this process holds the lock, or if the lock file is not a plain file, and
-    `OSError` if the folder cannot be written.
+    `run` is the run's id, which the errors of other processes name. Raises `FolderInUse` if another process or another
+    run of this process holds the lock, `RunFolderError` if the lock file is not a plain file, and `OSError` if the
+    folder cannot be written.
     """
 
     def __init__(self, folder: Path, run: int) -> None:
@@ -66,10 +74,7 @@ class FolderLock:
         try:
             self._lock.acquire(timeout=PATIENCE)
         except Timeout:
-            who = holder_of(folder) or "another process"
-            raise RunFolderError(
-                f"{folder} is being written by {who}: wait until it ends, or name another folder"
-            ) from None
+            raise FolderInUse(folder, holder_of(folder) or "another process") from None
         now = datetime.now().isoformat(" ", "seconds")
         with suppress(OSError):  # on a full disk, the lock works without this text
             self._path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now} (run {run})\n")

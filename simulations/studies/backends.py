@@ -24,7 +24,7 @@ from hetfl_flwr.common.notices import speaking_of, warn
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
-from hetfl_flwr.runs.lock import writer_of
+from hetfl_flwr.runs.lock import FolderInUse
 from hetfl_flwr.runs.record import CHECKPOINTS
 from simulations.studies.jobs import Backend, Job, Submit
 
@@ -51,13 +51,13 @@ def run_one(job: Job) -> str:
     chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
     if _TOLD_TO_STOP.is_set():
         return STOPPED
-    if writer := writer_of(job.folder):
-        return f"{writer} is making this run: wait for its end, and repeat the command"
     try:
         with _BUSY, speaking_of(job.name):
             run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
     except KeyboardInterrupt:
         return STOPPED
+    except FolderInUse as error:
+        return f"{error.who} is making this run: wait until it ends, and repeat the command"
     except HetflError as error:
         return str(error)
     except Exception as error:
