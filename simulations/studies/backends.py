@@ -44,7 +44,7 @@ CONNECT = 10.0
 """Timeout of a cluster's answer, in seconds."""
 
 
-def run_one(job: Job) -> str:
+def run_job(job: Job) -> str:
     """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
     from simulations.engine.run import run_locally
 
@@ -91,7 +91,7 @@ class LocalBackend:
         def submit(job: Job) -> "Future[str]":
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it, up to `_begin`
             try:
-                return pool.submit(run_one, job)
+                return pool.submit(run_job, job)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -254,7 +254,7 @@ def _on_machine(job: Job, imports: str, hetfl: str) -> str:
         )
     if imports not in sys.path:
         sys.path.append(imports)
-    reason = run_one(job)
+    reason = run_job(job)
     return f"on {node()}: {reason}" if reason and reason != STOPPED else reason
 
 

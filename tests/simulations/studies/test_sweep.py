@@ -21,7 +21,7 @@ from hetfl_flwr.runs.record import rounds_written
 from simulations.reports.doubts import too_short
 from simulations.reports.loading import load_runs
 from simulations.reports.runs import Run, group_runs, load_run
-from simulations.studies.backends import LocalBackend, run_one
+from simulations.studies.backends import LocalBackend, run_job
 from simulations.studies.jobs import Bar, Job, run_all
 from simulations.studies.sweeps import check, jobs, parse_grid
 
@@ -174,7 +174,7 @@ class Failing(RoundCallback):
 def test_a_line_of_a_run_names_the_run(tmp_path, capsys):
     """What runs at the same time writes to one place."""
     settings = {**SMALL, "callbacks": f"{__name__}:Failing"}
-    assert [run_one(Job(f"local seed={s}", tmp_path / str(s), {**settings, "seed": s})) for s in (0, 1)] == ["", ""]
+    assert [run_job(Job(f"local seed={s}", tmp_path / str(s), {**settings, "seed": s})) for s in (0, 1)] == ["", ""]
     lines = [line for line in capsys.readouterr().err.splitlines() if "Failing" in line]
     assert [line.split(": ")[1] for line in lines] == ["local seed=0", "local seed=1"]
 
