@@ -183,7 +183,7 @@ def test_a_run_that_another_process_makes_is_waited_for_and_not_put_elsewhere(tm
     lock = FolderLock(tmp_path, run=1)
     said = run_one(Job("fedhe", tmp_path, SMALL))
     lock.release()
-    assert (f"process {os.getpid()} on " in said, "wait for its end" in said, "folder" in said) == (True, True, False)
+    assert (f"process {os.getpid()} on " in said, "wait until it ends" in said, "folder" in said) == (True, True, False)
 
 
 @pytest.mark.slow
