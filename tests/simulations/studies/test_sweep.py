@@ -181,7 +181,7 @@ def test_a_line_of_a_run_names_the_run(tmp_path, capsys):
 
 def test_a_run_that_another_process_makes_is_waited_for_and_not_put_elsewhere(tmp_path):
     lock = FolderLock(tmp_path, run=1)
-    said = run_one(Job("fedhe", tmp_path, SMALL))
+    said = run_job(Job("fedhe", tmp_path, SMALL))
     lock.release()
     assert (f"process {os.getpid()} on " in said, "wait until it ends" in said, "folder" in said) == (True, True, False)
 
