@@ -74,9 +74,8 @@ class Options(NamedTuple):
         """Return the requested cells; raises a `ConfigError` if they cannot have the settings in `extra`."""
         for key in ("seed", "output-dir", "resume"):
             if key in self.extra:
-                raise ConfigError(
-                    f"leave out {key}: runs have seeds from 0 and folders in --out, and go on by themselves"
-                )
+                why = "runs have seeds from 0 and folders in --out, and go on by themselves"
+                raise ConfigError(f"--set {key}: leave it out, as {why}")
         cells = [
             cell.model_copy(update={"settings": {**cell.settings, **self.extra}})
             for cell in recipe.cells(recipe.variant)
