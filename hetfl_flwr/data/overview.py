@@ -136,7 +136,7 @@ class Overview:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """In at most five lines, what was read, is missing, left out and standardised, and the classes and owners."""
+        """At most five lines on what was read, is missing, left out and standardised, and on classes and owners."""
         said = [" and ".join(f"{count:,} {split}" for split, count in self.rows.items() if count) + " rows"]
         if columns := self.columns:
             kinds = Counter(one.becomes for one in columns if one.becomes not in (*_PARTS, "nothing"))
