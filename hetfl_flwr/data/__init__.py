@@ -1,15 +1,15 @@
-"""Data sets and their domains, and each client's share of one, in four steps, each taken once a process.
+"""Data sets, their domains, and the data of each client, in four steps that each process takes once.
 
-1. Open (`opening`): a name, a file, a folder or an id of the hub becomes one `frame` of all rows, whose cells are still
-   as they are written. `folders` lists files, `rows` reads and joins them, `text_tables` and `arrays` read the kinds
-   that need it, `pivot` makes series of long tables, and `roles` says which column is what.
-2. Columns (`columns`, `labels`): what each column is, decided once over all of its cells, with the reason. `overview`
-   shows it.
-3. Decode (`decode`): one array a domain, from `tables`, `images`, `series` or `texts`, kept by `cache`. `domains` goes
-   from names to these arrays; `scaling` brings them to one scale.
+1. Open (`opening`): a name, a file, a folder or a hub id becomes one `frame` of all rows, with cells as written.
+   `folders` lists files, `rows` reads and joins them with `text_tables` and `arrays`, `pivot` turns long tables into
+   series, and `roles` finds the label, input and owner columns.
+2. Columns (`columns`, `labels`): the kind of each column is decided once, from all of its cells, with the reason.
+   `overview` shows it.
+3. Decode (`decode`): each domain becomes one array by `tables`, `images`, `series` or `texts`; `cache` keeps it.
+   `domains` maps names to these arrays, and `scaling` scales them.
 4. Split (`clients`): the training, validation, test and public rows of one client, by `partitions`.
 
-An error that a user can fix is one line: `ConfigError` where a key is wrong, `DataError` where a file is.
+An error that a user can fix is one line: `ConfigError` for a wrong key, `DataError` for a wrong file.
 
 Independent of servers, models and algorithms.
 """

@@ -1,4 +1,4 @@
-"""Arrays of numbers in files as rows: .npz files, and the text files of human activity recognition of the UCI archive.
+"""Read arrays as tables: .npz files, and the text files of UCI human activity recognition.
 
 Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Smartphones", ESANN 2013.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
-"""The channels in their order: body acceleration, angular velocity and total acceleration, of three axes each."""
+"""The channels in order: body acceleration, angular velocity and total acceleration, each with three axes."""
 
 
 def npz_table(path: Path) -> pa.Table:
-    """Return the rows of an .npz file, as `table_of` does."""
+    """Read an .npz file as a table; see `table_of`."""
     if not is_zipfile(path):
         raise DataError(f"'{path}' is not an .npz file, or is damaged: write it with numpy.savez")
     arrays = dict[str, npt.NDArray[Any]]()
@@ -40,27 +40,21 @@ def npz_table(path: Path) -> pa.Table:
 
 
 def table_of(arrays: Mapping[str, npt.NDArray[Any]], place: str) -> pa.Table:
-    """Return arrays as columns of a table, row i of each together.
+    """Return named arrays as columns of a table.
 
-    An array (N,) is a column of cells, (N, L) one of lists, (N, A, L) one of lists of lists; of (N, 1) the ones do not
-    count.
-
-    Parameters
-    ----------
-    arrays : mapping
-        By the names of the columns.
-    place : str
-        What messages call it.
+    An array (N,) or (N, 1) is a column of cells, (N, L) a column of lists, (N, A, L) a column of lists of lists.
     """
     shapes = [array.shape for array in arrays.values()]
     if len({shape[:1] for shape in shapes}) != 1 or any(not shape or 0 in shape for shape in shapes):
         said = ", ".join(f"{name!r} of shape {array.shape}" for name, array in arrays.items()) or "no array"
-        raise DataError(f"{place} holds {said}: expected inputs and labels, such as x and y, all with as many rows")
+        raise DataError(
+            f"{place} holds {said}: expected inputs and labels, such as x and y, with equal numbers of rows"
+        )
     return pa.table({name: _column(array) for name, array in arrays.items()})
 
 
 def _column(array: npt.NDArray[Any]) -> pa.Array:
-    """Return an array as cells, lists, or lists of lists."""
+    """Return an array as a column of cells, lists, or lists of lists."""
     shape = array.shape[:1] if array.shape[1:] == (1,) else array.shape
     mask = np.ma.getmaskarray(array).reshape(-1) if isinstance(array, np.ma.MaskedArray) else None
     values = np.ascontiguousarray(array).reshape(-1)
@@ -73,7 +67,7 @@ def _column(array: npt.NDArray[Any]) -> pa.Array:
 
 
 def read_signals(folder: Path) -> dict[str, Frame]:
-    """Return the windows of each split: columns ``signal`` (9 x 128), ``activity``, ``person``, as numbered there."""
+    """Return the windows of each split: columns ``signal`` (9 x 128), ``activity`` and ``person``, as in the files."""
     names = _read(folder / "activity_labels.txt").to_numpy()[:, 1]
     splits: dict[str, Frame] = {}
     for split in ("train", "test"):
@@ -81,7 +75,7 @@ def read_signals(folder: Path) -> dict[str, Frame]:
         if here.is_dir():
             signal = [_read(here / SIGNALS / f"{channel}_{split}.txt", np.float32) for channel in CHANNELS]
             if len({channel.shape for channel in signal}) > 1:
-                raise DataError(f"the files in '{here / SIGNALS}' differ in rows or length")
+                raise DataError(f"the files in '{here / SIGNALS}' differ in rows or length: download them again")
             arrays = {
                 "signal": np.stack(signal, axis=1),
                 "activity": _read(here / f"y_{split}.txt", np.int64).to_numpy() - 1,
@@ -92,7 +86,7 @@ def read_signals(folder: Path) -> dict[str, Frame]:
 
 
 def _read(path: Path, dtype: Any = None) -> "DataFrame":
-    """Return the cells of a text file: a row a line, with blanks between."""
+    """Read the cells of a text file, which are separated by spaces."""
     from pandas import read_csv
 
     try:

@@ -1,4 +1,4 @@
-"""Data sets that come with scikit-learn, or are made of random numbers: nothing to download."""
+"""Data sets without a download: from scikit-learn, or made from random numbers."""
 
 import gzip
 from dataclasses import replace
@@ -16,37 +16,37 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.seeding import generator
 
-_SIDE = 16  # of a coloured digit, in pixels
+_SIDE = 16  # height and width of a coloured digit, in pixels
 _WAVES, _POINTS = 5000, 21
-_BRIGHTEST = 160  # of a coloured ground: a ground near white would swallow the digit's strokes
+_BRIGHTEST = 160  # of a coloured background: on white the strokes of a digit would be invisible
 
 
 def read_digits() -> Arrays:
-    """Return the 1,797 handwritten digits, 8x8 pixels of 0..16.
+    """Return the 1,797 handwritten digits, 8x8 pixels in 0..16.
 
-    A fixed stratified fifth of them (360) is the test split, the same for every seed.
+    A fixed stratified fifth of them (360) is the test split for every seed.
     """
     images, labels = _digits()
     return _arrays(images.astype(np.uint8)[:, None], labels, peak=16.0)
 
 
 def read_digits_colour() -> Arrays:
-    """Return the same 1,797 digits in the same order, 3x16x16 pixels of 0..255, on coloured grounds.
+    """Return the digits of `read_digits` in the same order, 3x16x16 pixels in 0..255, on coloured backgrounds.
 
-    What MNIST-M is to MNIST: each digit is enlarged to twice its size and blended onto a ground of its own by
-    the absolute difference. A ground runs smoothly between four corners whose colours are drawn by a fixed seed.
-    Coloured digit i is digit i of `read_digits`, and the test split is the same.
+    As MNIST-M does with MNIST, each digit is enlarged to twice its size and blended with a different background by the
+    absolute difference. A background is a gradient between four corners whose colours are random with a fixed seed. The
+    test split is the same.
     """
     images, labels = _digits()
     digits = functional.interpolate(torch.from_numpy(images)[:, None], scale_factor=2, mode="bilinear").numpy()
-    grounds = _grounds(len(labels))
-    return _arrays(np.abs(grounds - np.rint(digits * 255 / 16)).astype(np.uint8), labels, peak=255.0)
+    backgrounds = _backgrounds(len(labels))
+    return _arrays(np.abs(backgrounds - np.rint(digits * 255 / 16)).astype(np.uint8), labels, peak=255.0)
 
 
 def read_breast_cancer() -> Arrays:
-    """Return the 569 tumours of the Wisconsin diagnostic table: 30 features, malignant (0) or benign (1).
+    """Return the 569 tumours of the Wisconsin diagnostic data set: 30 features, malignant (0) or benign (1).
 
-    A fixed stratified fifth of them (114) is the test split, the same for every seed.
+    A fixed stratified fifth of them (114) is the test split for every seed.
     """
     from sklearn.datasets import load_breast_cancer
 
@@ -64,10 +64,9 @@ def read_breast_cancer() -> Arrays:
 def read_waveform() -> Arrays:
     """Return 5,000 noisy waves, one channel of length 21, in three classes.
 
-    Breiman, Friedman, Olshen and Stone, "Classification and Regression Trees", 1984, section 2.6.2: each wave lies
-    between two of three triangles, at a place drawn evenly, with normal noise of deviation 1 on each point. The best
-    possible classifier is right in 86 % of the cases. The waves are drawn by a fixed seed; a stratified fifth of them
-    (1,000) is the test split.
+    Breiman, Friedman, Olshen and Stone, "Classification and Regression Trees", 1984, section 2.6.2: each wave is a
+    random convex combination of two of three triangles, plus standard normal noise at each point. The best possible
+    classifier has an accuracy of 86 %. The seed is fixed; a stratified fifth of the waves (1,000) is the test split.
     """
     rng, time = generator(0, "waveform"), np.arange(1, _POINTS + 1)
     triangles = np.array([np.maximum(6 - np.abs(time - peak), 0) for peak in (11, 15, 7)])
@@ -79,7 +78,7 @@ def read_waveform() -> Arrays:
 
 
 def resized(arrays: Arrays, size: int) -> Arrays:
-    """Return images of another height and width, bilinear, of pixels 0..255; tables, and all of size 0, as they are."""
+    """Resize images to a square, bilinear, with pixels in 0..255; do nothing for other data, or if `size` is 0."""
     if not size or arrays.spec.kind != "image" or arrays.spec.shape[1:] == (size, size):
         return arrays
     check_fits((*arrays.inputs.shape[:2], size, size), 4, "set image-size lower")
@@ -97,7 +96,7 @@ def resized(arrays: Arrays, size: int) -> Arrays:
 
 
 def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return the images (1797, 8, 8) and their labels, from scikit-learn's file: its import takes longer than a run."""
+    """Return the images (1797, 8, 8) and their labels from scikit-learn's file, because its import takes long."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
@@ -106,19 +105,19 @@ def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
 
 
-def _grounds(count: int) -> npt.NDArray[np.int64]:
-    """Return coloured grounds (count, 3, 16, 16), each between four corners; whole numbers all the way."""
+def _backgrounds(count: int) -> npt.NDArray[np.int64]:
+    """Return coloured backgrounds (count, 3, 16, 16), bilinear between four corners, in integer arithmetic."""
     corners = generator(0, "digits-colour").integers(_BRIGHTEST, size=(count, 3, 2, 2))
     ramp = np.arange(_SIDE)
     weights = np.stack([_SIDE - 1 - ramp, ramp])
-    grounds: npt.NDArray[np.int64] = np.einsum("ncij,iy,jx->ncyx", corners, weights, weights) // (_SIDE - 1) ** 2
-    return grounds
+    colours: npt.NDArray[np.int64] = np.einsum("ncij,iy,jx->ncyx", corners, weights, weights) // (_SIDE - 1) ** 2
+    return colours
 
 
 def _stratified(labels: npt.NDArray[np.int64], test: int) -> npt.NDArray[np.int64]:
-    """Return all rows, the training split's first, as scikit-learn's ``train_test_split`` draws them by seed 0.
+    """Return all row indices, training rows first, as scikit-learn's stratified ``train_test_split`` does with seed 0.
 
-    Each class has its share of the test rows. Places that rounding down leaves go to the largest remainders.
+    Shares of classes are rounded down, and the remaining rows go to the classes with the largest remainders.
     """
     rng, counts = np.random.RandomState(0), np.bincount(labels)
     shares = counts / counts.sum() * (len(labels) - test)
@@ -134,7 +133,7 @@ def _stratified(labels: npt.NDArray[np.int64], test: int) -> npt.NDArray[np.int6
 
 
 def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], peak: float = 1.0) -> Arrays:
-    """Put a stratified fifth of the rows last, as the test split."""
+    """Return a data set whose test split is a stratified fifth of the rows."""
     test, shape, classes = ceil(len(labels) / 5), inputs.shape[1:], int(labels.max()) + 1
     order = _stratified(labels, test)
     return Arrays(

@@ -1,4 +1,4 @@
-"""Decoded data sets on disk: made once, then mapped into the memory of every process that wants them."""
+"""Cache decoded data sets on disk, and map them into the memory of every process that uses them."""
 
 import os
 import shutil
@@ -17,10 +17,10 @@ import numpy.typing as npt
 from hetfl_flwr.errors import DataError
 
 SMALL = 16 * 2**20
-"""Bytes up to which an array is simply held in memory."""
+"""Arrays of up to this many bytes are kept in memory instead."""
 
-_SHARE = 0.5  # of the machine's memory that one array may take
-_VERSION = 1  # of what is written for equal keys
+_SHARE = 0.5  # the share of the machine's memory that one array may use
+_VERSION = 1  # to increase if equal keys give other arrays
 
 _LOGGER = getLogger(__name__)
 
@@ -30,21 +30,11 @@ Batches = Callable[[], Iterable[npt.NDArray[Any]]]
 def kept(
     key: tuple[object, ...], shape: tuple[int, ...], dtype: type[np.generic], batches: Batches
 ) -> npt.NDArray[Any]:
-    """Return an array made of batches, from the cache if it has it.
+    """Return the concatenated batches as one array of the given shape, from the cache if possible.
 
-    A large one lies in a file of the cache folder of the datasets library, which all processes map: it is in memory
-    once a machine, and read only as far as it is used. What is written to the array stays in this process.
-
-    Parameters
-    ----------
-    key : tuple
-        What the batches depend on; its ``repr`` is the same in every process.
-    shape : tuple of int
-        Shape of the whole array.
-    dtype : type
-        Its type.
-    batches : callable
-        Makes its parts, along the first axis, from the beginning; called where no file has them yet.
+    A large array is a file in the cache folder of the datasets library, which all processes map: a machine has it in
+    memory only once, and reads only the parts in use. Writes to the array stay in this process. `key` is all that the
+    batches depend on, and its ``repr`` must be the same in every process. `batches` is called if no file exists.
     """
     kind = np.dtype(dtype)
     if prod(shape) * kind.itemsize > SMALL:
@@ -56,7 +46,7 @@ def kept(
             if mapped is not None:
                 return mapped
         except OSError as error:
-            _LOGGER.warning("decoded data are held in memory: %s cannot be written (%s)", path.parent, error.strerror)
+            _LOGGER.warning("decoded data are kept in memory: %s cannot be written (%s)", path.parent, error.strerror)
     check_fits(shape, kind.itemsize, "set image-size or text-length lower")
     array, start = np.empty(shape, kind), 0
     for batch in batches():
@@ -66,14 +56,14 @@ def kept(
 
 
 def cache_folder() -> Path:
-    """Return where the files lie."""
+    """Return the folder of the cached files."""
     from datasets import config
 
     return Path(config.HF_DATASETS_CACHE) / "hetfl-decoded"
 
 
 def _mapped(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Return a file's array, or None if the file is absent, cut short or another's."""
+    """Map the array in a file; return None if the file is missing, truncated or not this array."""
     try:
         array = np.lib.format.open_memmap(path, mode="c")
     except (OSError, ValueError):
@@ -82,9 +72,9 @@ def _mapped(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDAr
 
 
 def _write(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], batches: Batches) -> None:
-    """Write a file through a temporary one, so that concurrent writers leave an intact file."""
+    """Write a temporary file and rename it, so that the file is intact even with concurrent writers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if prod(shape) * kind.itemsize > shutil.disk_usage(path.parent).free:  # before hours are spent on it
+    if prod(shape) * kind.itemsize > shutil.disk_usage(path.parent).free:  # decoding may take hours
         raise OSError(ENOSPC, os.strerror(ENOSPC), str(path.parent))
     with NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
@@ -100,17 +90,7 @@ def _write(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], batches: Bat
 
 
 def check_fits(shape: tuple[int, ...], itemsize: int, remedy: str) -> None:
-    """Refuse an array that this machine cannot hold.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Its shape, samples first.
-    itemsize : int
-        Bytes of a value.
-    remedy : str
-        What makes it smaller.
-    """
+    """Refuse an array, with samples first, that does not fit into memory; `remedy` tells how to make it smaller."""
     needed, there = prod(shape) * itemsize, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE * there:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The data sets known by name. Any other is reached by its hub id, ``owner/name``, or by its folder."""
+"""The catalogue of data sets by name; others are named by their hub id, ``owner/name``, or their folder."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,32 +22,30 @@ class DatasetEntry:
     Parameters
     ----------
     spec : DataSpec
-        Shape of one input, with all keys at their defaults, and number of classes. Height and width 0: images differ
-        in size.
+        Shape of one input, with default keys, and number of classes. Height and width are 0 if images differ in size.
     train_rows, test_rows : int
-        Samples in its training split and in its own test split.
+        The number of samples in the training split and the test split.
     licence : str
-        Its licence, and the source of that statement.
+        The licence, and the source of that statement.
     bundled : callable, optional
-        Reads it where it comes with scikit-learn or is made here; None for any other.
+        Returns the arrays, if the data set comes with scikit-learn or is generated.
     place : str
-        Its hub id, ``owner/name``, which is its folder below ``data-dir``, too; empty where it is bundled.
+        The hub id, ``owner/name``, which is also the folder below ``data-dir``; empty if the data set is bundled.
     origin : str
-        Where a data set can be had that is not on the hub: then ``place`` is its folder alone. Of a bundled one, where
-        it comes from, if not from scikit-learn.
+        Where to download a data set that is not on the hub; ``place`` is then only its folder. For a bundled data set
+        its source, if that is not scikit-learn.
     form : str
-        As what its folder is taken, where that is as the origin has it; empty: as any other one.
+        The form in which the origin's files are read; empty for the usual forms.
     columns : Reading
-        Its columns; one that the run config names instead goes before.
+        The columns; the run config may name others.
     values : tuple of str or int
-        The labels in the files, in class order, so that classes are the same for all clients.
-        Empty: 0..C-1.
+        The labels in the files, in class order, so that classes are the same for all clients. Empty: 0..C-1.
     names : tuple of str
-        What the classes are called, in class order, where the files call them otherwise; empty: as there.
+        The names of the classes, in class order; empty: the names in the files.
     without : tuple of int
         Labels whose rows are left out.
     domains : int
-        How many domains its column of domains has; 1 if it has none.
+        The number of domains in the domain column; 1 if there is none.
     """
 
     spec: DataSpec
@@ -65,19 +63,16 @@ class DatasetEntry:
     domains: int = 1
 
     def completed(self, reading: Reading) -> Reading:
-        """Return a reading with the entry's columns where it names none; bundled data have no columns."""
+        """Fill in the columns that a reading does not name; bundled data have no columns."""
         if self.bundled:
             return Reading(image_size=reading.image_size, classes=reading.classes)
         names = (field.name for field in fields(Reading))
         return replace(reading, **{name: getattr(reading, name) or getattr(self.columns, name) for name in names})
 
     def spec_for(self, reading: Reading) -> DataSpec:
-        """Return what a model must fit, as far as that can be known without the files.
+        """Return what a model must fit, without reading files.
 
-        Raises
-        ------
-        DataError
-            If images differ in size, and none is asked for.
+        Raises `DataError` if images differ in size and ``image_size`` is not set.
         """
         spec = replace(self.spec, classes=len(parse_classes(reading.classes)) or self.spec.classes)
         if spec.kind == "text":
@@ -88,12 +83,12 @@ class DatasetEntry:
         channels, height, width = spec.shape
         shape = (channels, reading.image_size or height, reading.image_size or width)
         if 0 in shape:
-            raise DataError(f"{self.place} has images of many sizes: set image-size to one for all")
+            raise DataError(f"{self.place} has images of several sizes: set image-size to one size for all")
         return replace(spec, shape=shape)
 
 
 def _entry(shape: list[int], classes: int, vocabulary: int = 0, **said: Any) -> DatasetEntry:
-    """Return an entry as the file has it: lists for tuples, and the name of what reads bundled data."""
+    """Return the entry for a table of the TOML file, where tuples are lists and ``bundled`` is a function's name."""
     facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
     facts["columns"] = Reading(**facts.get("columns", {}))
     facts["bundled"] = getattr(bundled_data, facts.get("bundled", ""), None)
@@ -105,4 +100,4 @@ _TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 CATALOGUE: Mapping[str, DatasetEntry] = {name: _entry(**said) for name, said in loads(_TEXT).items()}
 
 ROTATED: Mapping[str, str] = {"rotated-digits": "digits", "rotated-mnist": "mnist"}
-"""Rotated families that are listed, and the data set that each turns; any other ``rotated-NAME`` will do as well."""
+"""The rotated families that are listed, and their data sets; any other ``rotated-NAME`` also works."""

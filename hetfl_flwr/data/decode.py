@@ -1,4 +1,4 @@
-"""Step three: cells of one column become one array of inputs, batch by batch, by a form that `predict` reads by too."""
+"""Decode the cells of one column to one array of inputs, in batches; `hetfl predict` uses the same forms."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -24,36 +24,26 @@ class Form(Protocol):
 
     @property
     def dtype(self) -> type[np.generic]:
-        """The type of its numbers."""
+        """The type of the inputs."""
 
     @property
     def batch(self) -> int:
-        """How many cells are read at a time."""
+        """The number of cells that are read at a time."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of an input."""
 
     def read(self, cells: pa.Array) -> tuple[npt.NDArray[Any], Mapping[int, str]]:
-        """Return the inputs (B, *shape) of cells, and of those that are none what is wrong with them."""
+        """Return the inputs (B, *shape) in cells, and what is wrong with each invalid cell."""
 
 
 def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], **facts: Any) -> Arrays:
-    """Return all rows of a data set with one column of inputs; a large array is made once a machine, see `kept`.
+    """Decode all rows of a data set with one input column; `kept` caches a large array.
 
-    Parameters
-    ----------
-    source : Source
-        The data set.
-    form : Form
-        How its cells are read.
-    rows : ndarray
-        (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
-        the test split.
-    key : tuple
-        What the inputs depend on beside the cells and their order.
-    **facts
-        Of `Arrays`, and the vocabulary of texts.
+    `rows` (N,) int64 is the order of the rows, which are numbered through the training split and then the test split.
+    `key` is what the inputs depend on in addition to cells and order. `facts` are fields of `Arrays`, and the
+    vocabulary of texts.
     """
     classes = classes_of(source)
     order = sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
@@ -73,13 +63,13 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
 
 
 def cells_of(source: Source) -> pa.ChunkedArray:
-    """Return the cells of the only column of inputs, of all splits."""
+    """Return the cells of the only input column, in all splits."""
     [column] = source.inputs
     return source.frame[column]
 
 
 def batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray[Any]]:
-    """Read all cells, batch by batch: each (B, *shape); afterwards refuse them if some are no inputs."""
+    """Yield all inputs in batches (B, *shape), then refuse invalid cells."""
     cells, wrong = cells_of(source), dict[int, str]()
     for first in range(0, len(rows), form.batch):
         some = rows[first : first + form.batch]

@@ -1,4 +1,4 @@
-"""Rows of a data set: columns of one length as Arrow holds them, and where each row comes from."""
+"""Rows of a data set as an Arrow table, with the file and the row number that each row comes from."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 
-_AT_ONCE = 1000  # rows of which a digest is made at a time
+_AT_ONCE = 1000  # how many rows are hashed at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Rows, of one file or of several.
+    """Rows of one or more files.
 
     Parameters
     ----------
     table : Table
-        Its columns. Those of a text file hold texts without blanks around them, null where a cell is empty.
+        The columns. Columns of a text file hold texts without spaces around them, and null for empty cells.
     classes : mapping
-        Of each column that holds the numbers of declared classes, their names.
+        The class names of each column of class labels.
     images : frozenset of str
-        Columns declared to hold images.
+        The columns that are declared as images.
     files : tuple of str
-        What messages call the files that the rows are from; empty, or an empty one: its name says nothing.
+        The names of the files in messages; messages do not name files if this, or the name, is empty.
     file, row : ndarray, optional
-        (N,) int64: which of these files each row is from, and its number there, as people count; None: 1, 2, ...
+        (N,) int64: the index of each row's file, and its number in that file, from 1; None: the first file, 1, 2, ...
     notes : tuple of str
-        What is not plain about a file, and how it was read.
+        Notes on how a file was read.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Frame:
 
     @classmethod
     def of(cls, table: pa.Table) -> "Frame":
-        """Return a table with what the datasets library has written into its schema; cells as their plain types."""
+        """Return a frame for a table, with the features that the datasets library wrote into its schema."""
         said = _declared(table.schema)
         classes = {name: tuple(one["names"]) for name, one in said.items() if one["_type"] == "ClassLabel"}
         images = frozenset(name for name, one in said.items() if one["_type"] == "Image")
@@ -64,7 +64,7 @@ class Frame:
 
     @classmethod
     def of_dataset(cls, data: "Dataset") -> "Frame":
-        """Return a split of the datasets library."""
+        """Return a frame for a split of the datasets library."""
         table: pa.Table = data.with_format("arrow")[:]
         return cls.of(table.replace_schema_metadata(data.info.features.arrow_schema.metadata))
 
@@ -73,7 +73,7 @@ class Frame:
         return int(self.table.num_rows)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is a column."""
+        """Return whether there is a column with this name."""
         return name in self._known
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
@@ -82,7 +82,7 @@ class Frame:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns, in their order."""
+        """The names of the columns, in order."""
         return (*self.table.column_names,)
 
     @cached_property
@@ -91,21 +91,21 @@ class Frame:
 
     @property
     def in_file(self) -> IntArray:
-        """The file (N,) that each row is from."""
+        """The index (N,) of each row's file."""
         return np.zeros(len(self), np.int64) if self.file is None else self.file
 
     @property
     def numbers(self) -> IntArray:
-        """The number (N,) of each row in its file, as people count."""
+        """The number (N,) of each row in its file, from 1."""
         return np.arange(1, len(self) + 1) if self.row is None else self.row
 
     def where(self, row: int) -> str:
-        """Return how messages call a row 0..N-1: its number in its file, as people count, and that file's name."""
+        """Describe row 0..N-1 for messages: its number in its file, and the name of the file."""
         number, file = row + 1 if self.row is None else self.row[row], self.files and self.files[self.in_file[row]]
         return f"{number} of {file}" if file else str(number)
 
     def rows_said(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Return how messages call some of the first rows, (N,): the first, and how many more."""
+        """Describe the rows of a mask, which may cover only the first rows: the first, and how many more."""
         more = int(rows.sum()) - 1
         return f"row {self.where(int(rows.argmax()))}" + f" and {more} more" * (more > 0)
 
@@ -115,18 +115,18 @@ class Frame:
         return replace(self, table=table, file=self.in_file[rows], row=self.numbers[rows])
 
     def having(self, columns: Mapping[str, pa.ChunkedArray]) -> "Frame":
-        """Return the rows with other cells in some columns."""
+        """Return the rows with some columns replaced."""
         names = self.table.column_names
         cells = [columns.get(name, own) for name, own in zip(names, self.table.columns, strict=True)]
         return replace(self, table=pa.table(cells, names=names))
 
     def without(self, names: Sequence[str]) -> "Frame":
-        """Return the other columns."""
-        gone = [name for name in names if name in self]
-        return replace(self, table=self.table.drop_columns(gone)) if gone else self
+        """Return the rows without some columns."""
+        dropped = [name for name in names if name in self]
+        return replace(self, table=self.table.drop_columns(dropped)) if dropped else self
 
     def digest(self, name: str) -> str:
-        """Return a digest of the cells of a column; equal ones have equal digests in every process."""
+        """Return a digest of the cells of a column, which is the same in every process."""
         found = blake2b(str(self[name].type).encode(), digest_size=16)
         for batch in self.table.select([name]).to_batches(max_chunksize=_AT_ONCE):
             found.update(batch.serialize())
@@ -134,7 +134,7 @@ class Frame:
 
 
 def _declared(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Return what the datasets library has written into a schema of columns that are more than their type."""
+    """Return the features, such as class labels and images, that the datasets library wrote into a schema."""
     try:
         said = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: one for name, one in said.items() if isinstance(one, dict) and isinstance(one.get("_type"), str)}

@@ -1,4 +1,4 @@
-"""Images of a data set, decoded into one array."""
+"""Decode the images of a data set to one array."""
 
 import os
 import re
@@ -27,21 +27,15 @@ _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 
 MAX_INSPECTED = 20_000
-"""Maximum number of images whose headers are read for notes."""
+"""The most images whose headers are read for notes."""
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """How images become pixels.
+    """How images become pixels of `shape` (channels, height, width), with 1 or 3 channels.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Channels, 1 or 3, height and width.
-    resize : bool
-        Whether images are resized to it, bilinear and smoothed; else they have this size.
-    top : float
-        The value of white.
+    If `resize` is set, images of other sizes are resized, bilinear and antialiased, else they are refused. `top` is the
+    value of white.
     """
 
     shape: tuple[int, ...]
@@ -51,7 +45,7 @@ class Pixels:
     batch = 1000
 
     def read(self, cells: pa.Array) -> tuple[npt.NDArray[np.uint8], Mapping[int, str]]:
-        """Return the pixels (B, *shape) of images, and of those that will not do what is wrong with them."""
+        """Return the pixels (B, *shape) of images, and what is wrong with each invalid image."""
         pixels, wrong = np.zeros((len(cells), *self.shape), np.uint8), dict[int, str]()
         for row, cell in enumerate(cells.to_pylist()):
             try:
@@ -63,12 +57,12 @@ class Pixels:
         return pixels, wrong
 
     def pixels(self, cell: Any) -> npt.NDArray[np.uint8]:
-        """Return an image, upright and on white where it is transparent, as (channels, height, width)."""
+        """Return an image, turned upright and on a white background, as (channels, height, width)."""
         from PIL import Image
 
         image, (channels, height, width) = _upright(cell), self.shape
         if channels == 1 and image.mode in _COLOUR:
-            raise DataError("is in colour, unlike others, which are grey: save all in one mode")
+            raise DataError("is in colour, but others are grey: save all in the same mode")
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image = image.convert("L" if channels == 1 else "RGB")
@@ -76,18 +70,18 @@ class Pixels:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         elif (image.height, image.width) != (height, width):
             found = f"is {image.height}x{image.width} pixels, not {height}x{width}"
-            raise DataError(f"{found}: resize it, or train with image-size, which resizes all")
+            raise DataError(f"{found}: resize it, or set image-size to resize all images")
         pixels = np.moveaxis(np.asarray(image).reshape(height, width, channels), -1, 0)
         return pixels if self.top == 255 else np.rint(pixels * (self.top / 255)).astype(np.uint8)
 
 
 def image_spec(source: Source) -> DataSpec:
-    """Return the shape of a data set's first sound image, or the size that is asked for, and its number of classes."""
+    """Return the number of classes, and the shape of the first valid image or the size in ``image_size``."""
     return DataSpec(_form(source).shape, len(classes_of(source).values))
 
 
 def read_images(source: Source, rows: IntArray) -> Arrays:
-    """Decode a whole data set into one uint8 array; `decode` says what the arguments are."""
+    """Decode a whole data set to one uint8 array; `decode` describes the arguments."""
     form = _form(source)
     files = [found for cell in cells_of(source) if isinstance(found := _file(cell.as_py()), str)]
     changed = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, filter(os.path.isfile, files))]
@@ -95,7 +89,7 @@ def read_images(source: Source, rows: IntArray) -> Arrays:
 
 
 def _form(source: Source) -> Pixels:
-    """Return how images become pixels, by the first that can be decoded."""
+    """Return how images become pixels, by the first image that can be decoded."""
     size = source.reading.image_size
     for cell in cells_of(source):
         with suppress(Exception):
@@ -107,9 +101,9 @@ def _form(source: Source) -> Pixels:
 
 
 def _notes(source: Source, channels: int) -> tuple[str, ...]:
-    """Count images that are grey among others in colour, or may be transparent, as their heads say.
+    """Note how many images are grey among colour images, or may be transparent, by their headers.
 
-    Images of the catalogue, and very many images, are not read.
+    Images of the catalogue are not read, nor more than `MAX_INSPECTED`.
     """
     from PIL import Image
 
@@ -120,35 +114,35 @@ def _notes(source: Source, channels: int) -> tuple[str, ...]:
         with suppress(OSError), Image.open(_file(cell.as_py())) as image:
             grey += channels > 1 and image.mode in _GREY
             transparent += image.has_transparency_data
-    notes = (grey, "are grey: read as colour"), (transparent, "may be transparent: laid on white")
+    notes = (grey, "are grey: read as colour"), (transparent, "may be transparent: put on a white background")
     return tuple(f"{count:,} of {len(source):,} images of {source.place} {what}" for count, what in notes if count)
 
 
 def _file(cell: Any) -> Any:
-    """Return the file of a cell: bytes of one, where it lies, or both."""
+    """Return the image file in a cell, which holds its bytes, its path, or both in a dict."""
     if isinstance(cell, dict):
         cell = cell["bytes"] or cell["path"]
     return BytesIO(cell) if isinstance(cell, bytes) else cell
 
 
 def _upright(cell: Any) -> "Image":
-    """Decode an image, and turn it as its EXIF data say."""
+    """Open an image, and turn it upright by its EXIF data."""
     from PIL import Image, ImageOps
 
     if (file := _file(cell)) is None:
         raise DataError("is missing: leave the row out")
     image = Image.open(file)
-    if image.format != "MPO" and (pages := getattr(image, "n_frames", 1)) > 1:  # a photo may have its preview in it
+    if image.format != "MPO" and (pages := getattr(image, "n_frames", 1)) > 1:  # MPO photos may contain previews
         raise DataError(f"has {pages} pages: save each as its own file")
     if image.mode not in _GREY | _COLOUR or _is_deep(image):
         raise DataError(
-            f"has more than 8 bits a colour, or no colours (mode {image.mode}): save it as 8-bit RGB or grey"
+            f"has more than 8 bits for each colour, or no colours (mode {image.mode}): save it as 8-bit RGB or grey"
         )
     turned: Image.Image = ImageOps.exif_transpose(image)
     return turned
 
 
 def _is_deep(image: "Image") -> bool:
-    """Return whether a file has more than 8 bits of each colour, of which Pillow would keep 8."""
+    """Return whether a file has more than 8 bits for each colour; Pillow would keep only 8."""
     tiles = getattr(image, "tile", ())
     return any(re.search(r";16[BLN]", str(args)) or (codec[:3] == "ppm" and args[1] > 255) for codec, *_, args in tiles)

@@ -1,4 +1,4 @@
-"""Long tables, a row for each point in time: the rows of one series become one row with lists of numbers."""
+"""Pivot long tables, with a row for each point in time, to one row with lists of numbers for each series."""
 
 import numpy as np
 import pyarrow as pa
@@ -10,17 +10,10 @@ from hetfl_flwr.errors import ConfigError, DataError
 
 
 def parse_pivot(text: str) -> tuple[str, str, str, str] | None:
-    """Return the columns of a long table: series, time, channel (empty where there is one alone) and value.
+    """Parse ``pivot`` of the run config: return the columns of series, time, channel and value; None if it is empty.
 
-    Parameters
-    ----------
-    text : str
-        Comma list of the columns ``SERIES, TIME, VALUE`` or ``SERIES, TIME, CHANNEL, VALUE``. Empty: None.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither.
+    It is a comma-separated list ``SERIES,TIME,VALUE`` or ``SERIES,TIME,CHANNEL,VALUE``; the channel is empty in the
+    first form. Anything else raises `ConfigError`.
 
     Examples
     --------
@@ -38,16 +31,16 @@ def parse_pivot(text: str) -> tuple[str, str, str, str] | None:
 def pivoted(
     frame: Frame, place: str, columns: tuple[str, str, str, str], reading: Reading
 ) -> tuple[Frame, tuple[str, ...], tuple[str, ...]]:
-    """Return a long table with one row a series, in the order of their first rows; its channels; and notes.
+    """Return a table with one row for each series, in the order of their first rows, its channels, and notes.
 
-    The column of values then holds lists of numbers: one in order of time, or one a channel, the channels sorted. Rows
-    of one series in two files are two series. Other columns have the cell of its first row.
+    The value column then holds lists of numbers in order of time, or a list of such lists for the sorted channels.
+    Other columns keep the cell of the first row of a series. Rows with the same series in two files are two series.
     """
     series, time, channel, value = columns
     named = [name for name in (series, time, channel, value) if name]
     for name in named:
         if name not in frame:
-            raise DataError(f"{place} has no column '{name}', which pivot names; it has: {', '.join(frame.names)}")
+            raise DataError(f"{place} has no column '{name}', named by pivot; its columns: {', '.join(frame.names)}")
     (times, _, said), (values, unit, more) = (_numbers(frame, place, name, reading) for name in (time, value))
     for name in named[:-1]:
         empty = np.isnan(times) if name == time else cleaned(frame[name]).is_null().to_numpy()
@@ -66,7 +59,7 @@ def pivoted(
     if len(twice):
         row = frame.where(int(order[twice[0] : twice[0] + 2].max()))
         raise DataError(
-            f"row {row} of {place} has a second {channel or value} of its {series} at the same {time}: leave one out"
+            f"row {row} of {place} has a second {channel or value} for its {series} at the same {time}: remove one"
         )
     moments = np.unique(keys[::2], axis=1)[0].astype(np.int64)
     wanted = np.repeat(np.bincount(moments, minlength=len(firsts)), len(names))
@@ -78,12 +71,12 @@ def pivoted(
             f"{series} {frame[series][int(firsts[number])].as_py()} of {place} has {channel or value} '{names[kind]}' "
             f"at {counts[odd]} of {wanted[odd]} times"
             + f" ({len(gaps) - 1} more such)" * (len(gaps) > 1)
-            + f": give each a value at each {time}, or leave it out"
+            + f": give each series a value at each {time}, or leave it out"
         )
     labels = [reading.label_column] if reading.label_column else ["y", *frame.classes]
     for name in (*labels, reading.id_column, reading.domain_column):
         if name in frame and name != value and not ((codes := _coded(frame[name])) == codes[firsts][owners]).all():
-            raise DataError(f"column '{name}' of {place} differs within one {series}: give each one value")
+            raise DataError(f"column '{name}' of {place} differs within one {series}: give each {series} one value")
 
     ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     lists: pa.Array = pa.ListArray.from_arrays(pa.array(ends), pa.array(values[order], from_pandas=True))
@@ -94,21 +87,19 @@ def pivoted(
     called = tuple(f"{name} ({unit})" if unit else str(name) for name in names)
     whole = whole.without([name for name in (time, channel) if name])
     several = len(firsts) - len(np.unique(of_file[1]))
-    note = (
-        f"{several} values of column '{series}' of {place} are in another file, too: rows of two files are two series"
-    )
+    note = f"{several} values of column '{series}' of {place} occur in several files: each file has its own series"
     return whole, called, (*said, *more, *(note,) * (several > 0 and not reading.by_file))
 
 
 def _coded(cells: pa.ChunkedArray) -> IntArray:
-    """Return a number (N,) for each different cell."""
+    """Return an index (N,) for each distinct cell."""
     coded = cells.unify_dictionaries().dictionary_encode("encode").combine_chunks()
     numbers: IntArray = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
 
 
 def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str, list[str]]:
-    """Return the numbers (N,) of a column, or its dates as days, NaN where one is missing; their unit; and notes."""
+    """Return the numbers (N,) of a column, or its dates as days, with NaN for missing values; their unit; and notes."""
     cells = cleaned(frame[name], reading.missing)
     decision = decide(name, cells, "number", frame.rows_said, missing=reading.missing)
     if decision.column is None:

@@ -1,7 +1,7 @@
-"""Rotated families: some images of a data set, rotated by several angles; each angle is a domain.
+"""Make rotated families, such as Rotated MNIST: images rotated by several angles, each of which is a domain.
 
-Rotated MNIST as FedH2L uses it: Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity",
-2021, "Evaluation on Rotated MNIST"; after Ghifary et al., ICCV 2015.
+As in Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021, "Evaluation on Rotated
+MNIST", after Ghifary et al., ICCV 2015.
 """
 
 from dataclasses import replace
@@ -15,18 +15,18 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.seeding import generator
 
 ANGLES = (0, 20, 40, 60)
-"""Degrees of the four domains, in the direction of the `Rotation`."""
+"""The angles of the four domains in degrees, in the direction of `Rotation`."""
 
 Rotation = Literal["clockwise", "counter-clockwise"]
-"""Which way images are rotated. The paper's text says clockwise; an angle above 0 of torchvision's ``rotate``, which
-its authors may have called with 20, 40 and 60, is counter-clockwise."""
+"""The direction of rotation. The paper says clockwise, but its authors may have called torchvision's ``rotate`` with
+20, 40 and 60, which rotates counter-clockwise."""
 
 IMAGES_A_CLASS = 100
-"""Images that are drawn of each class."""
+"""The number of images that are drawn from each class."""
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Return images (N, channels, height, width) uint8 rotated clockwise, bilinear, with zeros where nothing was.
+    """Rotate images (N, channels, height, width) uint8 clockwise, bilinear, and fill the corners with zeros.
 
     Examples
     --------
@@ -41,19 +41,10 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 
 
 def rotated(base: Arrays, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-    """Return the domains of a rotated family: the same rows in each, rotated by its angle.
+    """Return the domains of a rotated family: each has the same rows, rotated by its angle.
 
-    Parameters
-    ----------
-    base : Arrays
-        The images as they are. `IMAGES_A_CLASS` of each class are drawn by the run's seed from its training split, or
-        all of a class that has fewer.
-    seed : int
-        The run's seed, 0 or more.
-    with_test : bool
-        Whether the whole test split comes with them.
-    rotation : {"clockwise", "counter-clockwise"}
-        Which way they are rotated.
+    Rows are `IMAGES_A_CLASS` random images of each class, or all if there are fewer, from the training split of `base`,
+    and the whole test split if `with_test` is set.
     """
     draw, training = generator(seed, "rotated"), base.labels[: base.train_rows].numpy()
     classes = [np.flatnonzero(training == label) for label in np.unique(training)]

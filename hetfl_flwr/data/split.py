@@ -1,4 +1,4 @@
-"""How samples are split over clients, as the run config sets it."""
+"""The keys of the run config that split samples over clients, and into parts."""
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -13,26 +13,21 @@ from hetfl_flwr.seeding import generator
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """How a data set is shared out over clients, and each client's rows are cut into parts.
+    """How a data set is partitioned over clients, and how each client's rows are split into parts.
 
-    The fields are the config keys of these names, which `RunConfig` describes, and the `Reading` of the others. What
-    is not said there:
+    The fields are keys of the run config, which `RunConfig` describes, and a `Reading`. In addition:
 
-    - A rotated family's rows are drawn from the training split alone, with ``test_set = "global"``, too: then every
-      client tests on the data set's whole test split, rotated as the client's domain is.
-    - Above 0, each of the fractions gives a client of 3 rows or more at least one row. Public rows are training rows
-      all the same, and at most all of these.
-    - Half of the data is a random half of the training rows, rounded up; a larger part of the clients has the same ones
-      and more. FedHeNN (Makhija et al., ICML 2022, Fig. 3) shrinks "the data on those clients"; here validation and
-      test rows stay, so that scores can be compared.
-    - A mean image, or a deviation of colours, is of all domains of a rotated family together. With
-      ``test_set = "client"`` the training split has the clients' validation and test images in it.
-    - Pooled rows are a client's own, and the others' but for their public ones.
+    - The rows of a rotated family come only from the training split, even with ``test_set = "global"``. Every client
+      then tests on the whole test split, rotated like the client's domain.
+    - Each fraction above 0 gives a client with 3 or more rows at least one row. Public rows are also training rows.
+    - Half of the data is a random half of the training rows, rounded up. A larger ``half_data_fraction`` keeps these
+      clients and adds others. FedHeNN (Makhija et al., ICML 2022, Fig. 3) shrinks "the data on those clients"; here
+      validation and test rows stay, so that scores can be compared.
+    - The mean image, or the deviations of colours, are taken over all domains of a rotated family. With
+      ``test_set = "client"`` they include the clients' validation and test images.
+    - Pooled rows are a client's own rows, and the other clients' rows except their public ones.
 
-    Raises
-    ------
-    ConfigError
-        If nothing is left to train on, or rows of different columns were to be pooled.
+    Raises `ConfigError` if nothing is left to train on, or if rows with different columns would be pooled.
     """
 
     dataset: str
@@ -62,18 +57,18 @@ class Split:
             )
         if self.pooled and self.features != "all":
             raise ConfigError(
-                f"pooled = true and features = {self.features}: rows of different columns cannot be combined; "
+                f"pooled = true and features = {self.features}: rows with different columns cannot be combined: "
                 "set features to all"
             )
 
     @cached_property
     def form(self) -> Partition:
-        """How rows are shared out: what `partition` says."""
+        """The parsed `partition`."""
         return parse_partition(self.partition)
 
     @cached_property
     def own_test(self) -> float | None:
-        """The part of a client's rows that it tests on; None: all clients have the data set's own test split."""
+        """The fraction of a client's rows that it tests on; None if all clients use the data set's test split."""
         return self.test_fraction if self.test_set == "client" else None
 
     @cached_property
@@ -84,4 +79,4 @@ class Split:
 
 
 SPLIT_KEYS = tuple(one.name for one in fields(Split) if one.name not in ("clients", "reading"))
-"""The fields of a split that the run config has a key for."""
+"""The fields of a split that are keys of the run config."""

@@ -1,4 +1,4 @@
-"""Texts: words become tokens, by a hash that is the same for everybody, or by how frequent they are."""
+"""Decode texts: words become tokens by a hash that all clients share, or by their frequency."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,22 +20,15 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
 
 _BETWEEN_WORDS = r"[^\pL\pN_]+"
-_BATCH = 50_000  # texts that are cut into words at a time
+_BATCH = 50_000  # how many texts are split into words at a time
 _FILL, _UNKNOWN, _FIRST = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """How texts become rows of tokens.
+    """How texts become rows of `length` tokens from a vocabulary of `size` V.
 
-    Parameters
-    ----------
-    length : int
-        Tokens of a text.
-    size : int
-        V, tokens in all.
-    words : callable, optional
-        Returns the words that have a token from 2 on, in order; None: a word's token is its hash.
+    `words` returns the words with tokens from 2 on, in order; if it is None, the token of a word is its hash.
     """
 
     length: int
@@ -50,7 +43,7 @@ class Tokens:
         return (self.length,)
 
     def read(self, cells: pa.Array) -> tuple[npt.NDArray[np.int32], Mapping[int, str]]:
-        """Return texts (B,), none missing, as tokens (B, length), 0..V-1."""
+        """Return the tokens (B, length), 0..V-1, of texts (B,), none of which is missing."""
         words, rows = _words(cells.cast(pa.large_string()))
         places = np.arange(len(rows)) - np.searchsorted(rows, rows)
         fit = places < self.length
@@ -69,21 +62,21 @@ class Tokens:
 
 
 def read_texts(source: Source, rows: IntArray) -> Arrays:
-    """Turn each text of a data set into a row of tokens.
+    """Decode each text of a data set to a row of tokens.
 
-    A word is a run of letters, digits and underscores, in lower case. Token 0 fills a short text up at its end; a text
-    without words is 0 throughout. With ``vocabulary = "hashed:V"`` a word is 1 + its MurmurHash3 (32 bits, seed 0)
-    modulo V - 1, the same in every run, on every node and for all data: nobody learns anything of the words of others.
-    With ``"shared:V"`` 1 is an unknown word, and 2..V-1 are the V - 2 most frequent words of the training split, the
-    most frequent first, of equally frequent ones the alphabetically first: clients that number words so know which are
-    frequent in the data of all, and need the same training split at hand. `Arrays.words` tells whether they have it.
+    A word is a run of letters, digits and underscores, in lower case. Token 0 pads short texts at the end. With
+    ``vocabulary = "hashed:V"`` the token of a word is 1 + its MurmurHash3 (32 bits, seed 0) modulo V - 1. It is the
+    same in every run, on every node and for all data, so clients learn nothing about each other's words. With
+    ``"shared:V"`` token 1 is an unknown word, and 2..V-1 are the V - 2 most frequent words of the training split, the
+    most frequent first and ties in alphabetical order. Such clients know which words are frequent in all data, and need
+    the same training split; `Arrays.words` shows whether they have it.
     """
     reading, [column] = source.reading, source.inputs
     found = check_filled(source, column, source.frame[column])
     if not is_text(found.type):
         raise DataError(
-            f"column '{column}' of {source.place} holds {in_words(found.type)}, not texts: set text-column to one that "
-            "does"
+            f"column '{column}' of {source.place} holds {in_words(found.type)}, not texts: set text-column to a column "
+            "of texts"
         )
     kind, size = parse_vocabulary(reading.vocabulary)
     words = partial(source.once, _frequent, size) if kind == "shared" else None
@@ -93,7 +86,7 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
     counts = (
         (
             int((arrays.inputs[:, -1] != _FILL).sum()),
-            f"have {form.length} words or more: cut after these (text-length)",
+            f"have {form.length} words or more: cut to that length (text-length)",
         ),
         (int((arrays.inputs[:, 0] == _FILL).sum()), "have no word"),
     )
@@ -102,15 +95,15 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
 
 
 def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:
-    """Return all words of some texts, one after the other, and the text that each is from, ascending."""
+    """Return the words of texts in order, and the index of each word's text."""
     lists = pc.split_pattern_regex(pc.utf8_lower(texts), _BETWEEN_WORDS)
     words = pc.list_flatten(lists)
-    real = pc.not_equal(words, "")  # a text may begin and end between words
+    real = pc.not_equal(words, "")  # texts may begin or end with a separator
     return words.filter(real), pc.list_parent_indices(lists).filter(real).to_numpy()
 
 
 def _frequent(source: Source, size: int) -> pa.Array:
-    """Return the most frequent words of the training split, the most frequent first, as many as have a token."""
+    """Return the most frequent words of the training split, most frequent first, one for each token from 2 on."""
     counts: Counter[str] = Counter()
     cells = cells_of(source)[: source.train_rows]
     for first in range(0, len(cells), _BATCH):

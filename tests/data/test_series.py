@@ -297,8 +297,8 @@ class TestLongTables:
         wards = lay(tmp_path, {"north.csv": long, "south.csv": long})
         data = load_client(dataset=wards, partition="files", num_partitions=2, partition_id=1, **self.KEYS)
         assert (len(data.train.arrays.labels), data.name) == (16, "south")
-        assert not noted(data.train.arrays, "two series")
-        assert noted(arrays_of(wards, **self.KEYS), "8 values of column 'patient'", "two series")
+        assert not noted(data.train.arrays, "occur in several files")
+        assert noted(arrays_of(wards, **self.KEYS), "8 values of column 'patient'", "occur in several files")
 
     def test_they_are_predicted_from_a_long_table(self, long, tmp_path, trained, refusal):
         path = lay(tmp_path, {"long.csv": long}) / "long.csv"
