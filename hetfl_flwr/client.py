@@ -79,7 +79,7 @@ class KnowledgeClient(NumPyClient, ABC):
 
     def __init__(self, node: Node) -> None:
         if node.config.keep_best and len(node.data.train) and not len(node.data.validation):
-            raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
+            raise ConfigError("keep-best = true, but this client has no validation samples: raise validation-fraction")
         self.node = node
         self.numbers: dict[str, int | float] = {}
         self._optimizers = Optimizers(node.config)

@@ -234,7 +234,7 @@ def check_options(config: RunConfig) -> None:
         defaults = find(name).defaults
         if own not in defaults:
             if own in KEYS:
-                raise ConfigError(f"unknown config key '{key}': {own} is a key of the run, --set {own}=VALUE")
+                raise ConfigError(f"unknown config key '{key}': {own} is a key of the run: use --set {own}=VALUE")
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
     for side in find(config.algorithm).sides:
         _typed(config, side)
@@ -301,7 +301,7 @@ def _modes(name: str, servers: ModuleType, clients: ModuleType) -> dict[str, Alg
     if list(strategies) != list(others):
         raise ConfigError(
             f"algorithm modules '{servers.__name__}' and '{clients.__name__}' differ in MODES: "
-            f"{', '.join(strategies) or 'none'} and {', '.join(others) or 'none'}"
+            f"{', '.join(strategies) or 'none'} and {', '.join(others) or 'none'}; use the same modes"
         )
     return {mode: Algorithm(name, strategies[mode], others[mode]) for mode in strategies}
 
@@ -311,7 +311,7 @@ def _modes_of(module: ModuleType) -> Mapping[str, type[Any]]:
     if not isinstance(modes, Mapping) or not all(
         isinstance(mode, str) and inspect.isclass(side) for mode, side in modes.items()
     ):
-        raise ConfigError(f"algorithm module '{module.__name__}': MODES is not a mapping from names to classes")
+        raise ConfigError(f"algorithm module '{module.__name__}': MODES must be a mapping from names to classes")
     return modes
 
 

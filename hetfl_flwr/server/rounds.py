@@ -153,7 +153,7 @@ class AsyncRounds(Rounds):
         ):
             if wrong:
                 raise ConfigError(
-                    f"{key}: an asynchronous run asks all clients; set it to {value}, or the mode to sync"
+                    f"{key}: an asynchronous run trains all clients; set it to {value}, or set the mode to sync"
                 )
         self._sent = 0
         self._wanted, self._last, self._trains = 0, False, True

@@ -336,7 +336,7 @@ def test_a_run_chooses_its_checkpoints_by_the_part_of_the_time_that_they_may_tak
         def round(self, entry):
             newest.append(round_of(checkpoints(Path(config.output_dir))[0]))
 
-    monkeypatch.setattr(resuming, "SHARE", share)
+    monkeypatch.setattr(resuming, "MAX_TIME_FRACTION", share)
     config = make_config(rounds=3, checkpoint_every="auto")
     with added([Looks()]):
         run_federation(config)
