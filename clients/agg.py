@@ -1,4 +1,4 @@
-"""AGG, client side: local training on the own data and the public samples of all others.
+"""AGG, client side: local training on own data and the public samples of all other clients.
 
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -8,9 +8,9 @@ from hetfl_flwr import SEEN, Arrays, Metrics, train
 
 
 class AGGClient(LocalClient):
-    """Trains on its own data and all public samples with cross-entropy, with one continuing optimizer.
+    """Trains on its own data and all public samples with cross-entropy; the optimizer keeps its moments between rounds.
 
-    All samples have the same weight, whichever client they are of. A single client trains as
+    All samples have the same weight, whichever client they come from. A single client trains as in
     `clients.local.LocalClient`.
 
     Wire   as in `strategies.agg.AGG`.

@@ -1,4 +1,4 @@
-"""Base of the client sides that answer on public samples, and learn from all clients' mean answer."""
+"""Base class of client sides that send predictions on public samples, and learn from the consensus of all clients."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from strategies.base_answers import Answers, public_answers, public_consensus
 
 
 class AnswersClient(KnowledgeClient):
-    """Digests the consensus on some public samples, trains on its own rows, and answers on other public samples.
+    """Digests the consensus on some public samples, trains on its own rows, and predicts other public samples.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class AnswersClient(KnowledgeClient):
     Attributes
     ----------
     own : Samples
-        The own rows, by default all training rows.
+        The client's own rows, by default all training rows.
     """
 
     def __init__(self, node: Node, *, digest_epochs: int, answers: Answers) -> None:
@@ -45,26 +45,26 @@ class AnswersClient(KnowledgeClient):
         self.own = node.data.train
 
     def download_spec(self) -> PayloadSpec:
-        """Declare the consensus on some public samples, and the rows to answer."""
+        """Expect the consensus on some public samples, and the numbers of the requested rows."""
         return public_consensus(len(self.node.pool), self.node.data.spec.classes, self._answers)
 
     def upload_spec(self) -> PayloadSpec:
-        """Declare the answers on the requested rows."""
+        """Send predictions on the requested rows."""
         return public_answers(Dim("A", len(self.node.pool)), self.node.data.spec.classes, self._answers)
 
     def digested(
         self, download: Arrays, consensus: Tensor, distance: Callable[[Tensor, Tensor], Tensor], round: int
     ) -> float:
-        """Approach the consensus, and return the mean distance to it before each step; 0 where there is none yet.
+        """Train towards the consensus, and return the mean distance before each step; 0 without a consensus.
 
         Parameters
         ----------
         download : mapping of str to array
-            As `download_spec` declares it.
+            The download, as `download_spec` declares it.
         consensus : Tensor
             The target of each digested row, (R, C).
         distance : callable
-            From logits (B, C) and their targets (B, C) to a scalar.
+            A function from logits (B, C) and their targets (B, C) to a scalar.
         round : int
             The number of the round.
         """
@@ -83,16 +83,16 @@ class AnswersClient(KnowledgeClient):
         return train(public, (rows[batch] for batch in batches), self.optimizer("digest"), loss)[1]
 
     def revisited(self, optimizer: Optimizer, round: int) -> tuple[int, float]:
-        """Train on the own rows for one round; return as `hetfl_flwr.learning.training.train`."""
+        """Train on the client's own rows for one round; return the same as `hetfl_flwr.learning.training.train`."""
         batches = self.batches(round, samples=len(self.own))
         return train(self.node.training(self.own), batches, optimizer, self.own_loss)
 
     def answered(self, asked: Tensor) -> Tensor:
-        """Return logits or softmax scores of the rows asked for, in evaluation mode: (A, C)."""
+        """Return the logits or softmax scores (A, C) of the requested rows, in evaluation mode."""
         logits = outputs(self.node.model, self.node.pool.samples, asked)
         return logits if self._answers == "logits" else logits.float().softmax(1)
 
 
 def divergence(logits: Tensor, scores: Tensor) -> Tensor:
-    """Return KL(scores || softmax(logits)), mean over the batch; both are (B, C)."""
+    """Return KL(scores || softmax(logits)), averaged over the batch; both are (B, C)."""
     return functional.kl_div(functional.log_softmax(logits, 1), scores, reduction="batchmean")

@@ -1,4 +1,4 @@
-"""Base of the client sides that train a small model together with their own, each teaching the other."""
+"""Base class of client sides that train a small model together with their own, each teaching the other."""
 
 from collections.abc import Callable
 
@@ -9,30 +9,30 @@ from torch.optim import Optimizer
 from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, ModelName, Node, Terms, descend, evaluate, small_model
 
 Losses = Callable[[Tensor, Tensor], tuple[Terms, Tensor]]
-"""From inputs and labels to the own model's loss and the small one's, of the outputs from before either's step."""
+"""A function from inputs and labels to the losses of the own and the small model, both before either one's step."""
 
 
 class MutualClient(KnowledgeClient):
-    """Trains its own model and a small one, which all clients have, on the same batches.
+    """Trains its own model and a small model, which all clients have, on the same batches.
 
-    Each model has an optimizer as the run config says. That of the own model goes on from round to round; that of the
-    small one, which comes with each download, starts again, unless ``moments = "kept"``. Costs the small model's passes
-    over each batch.
-    Reports ``accuracy`` of the own model and ``global-accuracy`` of the global small one, on the client's test set.
+    Each model has an optimizer as set in the run config. That of the own model keeps its moments between rounds. That
+    of the small model, which is part of each download, is reset unless ``moments = "kept"``. The additional cost is the
+    small model's passes over each batch. Reports ``accuracy`` of the own model and ``global-accuracy`` of the global
+    small model, on the client's test set.
 
     Parameters
     ----------
     node : Node
         The client's node.
     key : str
-        The config key that names the small model, for errors.
+        The config key that sets the small model, for error messages.
     name : str
-        Its value.
+        The value of that key.
 
     Raises
     ------
     ModelError
-        The small model does not fit the client's data.
+        If the small model does not fit the client's data.
     """
 
     has_distillation_term = True
@@ -42,7 +42,7 @@ class MutualClient(KnowledgeClient):
         self.small = small_model(key, name, node)
 
     def train_both(self, round: int, losses: Losses, optimizer: Optimizer | None = None) -> Metrics:
-        """Train both models for one round; the optimizer of the own one is the client's, unless another is given."""
+        """Train both models for one round; the own model's optimizer is the client's unless another is given."""
         small_optimizer = self.optimizer("small-optimizer", self.small.parameters())
         total = torch.zeros((), dtype=torch.float64)
 
@@ -57,10 +57,10 @@ class MutualClient(KnowledgeClient):
         return {SEEN: samples, "train-loss": mean_loss, "small-loss": float(total) / samples}
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure the own model, and the global small one."""
+        """Evaluate the own model and the global small model."""
         self.take(download)
         return {**super().assess(download), "global-accuracy": evaluate(self.small, self.node.data.test).accuracy}
 
     def take(self, download: Arrays) -> None:
-        """Put what the server has sent in the place of the small model, or of a part of it."""
+        """Load a download into the small model or a part of it."""
         self.load(self.small, download)

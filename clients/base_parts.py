@@ -1,4 +1,4 @@
-"""Base of the client sides that exchange a model, or a part of one, and keep the rest on the client."""
+"""Base class of client sides that exchange a model or a part of it, and keep the rest on the client."""
 
 from torch import nn
 
@@ -17,19 +17,19 @@ from hetfl_flwr import (
 
 
 def check_head(node: Node, *, bias: bool) -> None:
-    """Refuse a model whose head cannot travel alone: it has a weight of the body's, or no bias where others have one.
+    """Refuse a model with a head that cannot be exchanged alone: it shares a weight with the body, or its bias differs.
 
     Parameters
     ----------
     node : Node
         The client's node.
     bias : bool
-        Whether heads that travel have a bias.
+        Whether exchanged heads have a bias.
 
     Raises
     ------
     ModelError
-        Says what would do.
+        If the head cannot be exchanged alone. The message says how to change the model.
     """
     node.check_untied()
     if (node.model.head.bias is not None) != bias:
@@ -42,14 +42,14 @@ def check_head(node: Node, *, bias: bool) -> None:
 
 
 class SharedPartClient(KnowledgeClient):
-    """Receives its model or a part of it, returns it trained, and is measured with it and the client's own rest.
+    """Receives its model or a part of it, trains and returns it, and is evaluated with it and the rest of its model.
 
     An algorithm may override `shared`, `objective` and `learn`.
 
     Raises
     ------
     ModelError
-        A part travels, and body and head have a weight in common.
+        If only a part is exchanged, and body and head share a weight.
     """
 
     exchange_every = 1
@@ -61,15 +61,15 @@ class SharedPartClient(KnowledgeClient):
 
     @property
     def shared(self) -> nn.Module:
-        """The part that is exchanged: by default the model."""
+        """The exchanged part: by default, the model."""
         return self.node.model
 
     def objective(self) -> Loss:
-        """Return the loss of a round, which starts from the current model: by default the cross-entropy."""
+        """Return the loss of a round, which starts from the current model; by default, the cross-entropy."""
         return self.own_loss
 
     def download_spec(self) -> PayloadSpec:
-        """Expect what travels."""
+        """Expect the weights of the exchanged part; send the same."""
         return weights(self.shared)
 
     upload_spec = assess_spec = download_spec
@@ -81,6 +81,6 @@ class SharedPartClient(KnowledgeClient):
         return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure the received part with the client's own rest, on its own test set."""
+        """Evaluate the received part with the rest of the client's model, on the client's test set."""
         self.load(self.shared, download)
         return super().assess(download)

@@ -1,4 +1,4 @@
-"""Base of the client sides that draw embeddings to prototypes."""
+"""Prototypes on the client side: computing them, the distance to them, and prediction with them."""
 
 from math import inf
 
@@ -17,22 +17,22 @@ from strategies.base_prototypes import distances, packed
 
 
 def own_prototypes(node: Node, *, counted: bool) -> Arrays:
-    """Return the upload of a client: the prototypes of its training samples, as its body is now."""
+    """Return a client's upload: the prototypes of its training samples, computed with its current body."""
     means, counts = class_means(node.model, node.data.train)
     return packed(to_numpy(means), to_numpy(counts), counted=counted, hidden=node.config.clipping_norm > 0)
 
 
 def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Return how far embeddings are from the prototypes of their classes.
+    """Return the squared distance of embeddings from the prototypes of their classes, averaged over batch and width.
 
-    The mean over batch and width of the squared difference; samples of a class without a prototype count as 0.
+    Samples of a class without a prototype contribute 0.
 
     Parameters
     ----------
     embeddings, labels : Tensor
         (B, D), and (B,) int64.
     prototypes, known : Tensor
-        (C, D), and (C,) bool: for which classes there is one.
+        The prototypes (C, D), and for which classes there is one, (C,) bool.
 
     Examples
     --------
@@ -45,20 +45,20 @@ def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tenso
 
 
 class Prototypes(nn.Module):
-    """A prototype of each class, by which embeddings are classified.
+    """A classifier of embeddings with a prototype of each class.
 
     The logits are negative squared distances, as in Snell, Swersky and Zemel, "Prototypical Networks for Few-shot
-    Learning", NeurIPS 2017, Eq. (2). A class without a prototype is one farther than the farthest that has one.
+    Learning", NeurIPS 2017, Eq. (2). The logit of a class without a prototype is the smallest of the others minus 1.
 
     Parameters
     ----------
     classes, width : int
-        C and D. At first no class has a prototype.
+        C and D. Initially, no class has a prototype.
 
     Attributes
     ----------
     prototypes, known : Tensor
-        Buffers: (C, D), and (C,) bool, for which classes there is one.
+        Buffers: the prototypes (C, D), and for which classes there is one, (C,) bool.
 
     Examples
     --------
@@ -77,26 +77,26 @@ class Prototypes(nn.Module):
         self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))
 
     def hold(self, prototypes: Tensor, known: Tensor) -> None:
-        """Take other prototypes (C, D), and for which classes there is one, (C,)."""
+        """Replace the prototypes (C, D), and for which classes there is one, (C,)."""
         self.prototypes.copy_(prototypes)
         self.known.copy_(known)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Return the logits (B, C) of embeddings (B, D); there is a prototype of one class at least."""
+        """Return the logits (B, C) of embeddings (B, D); at least one class must have a prototype."""
         logits = -distances(embeddings, self.prototypes).square()
         farthest = logits.masked_fill(~self.known, inf).amin(1, keepdim=True)
         return torch.where(self.known, logits, farthest - 1)
 
 
 class NearestPrototype(nn.Module):
-    """Predicts the class whose prototype is nearest to the embedding; as long as there is no prototype, by the head.
+    """Predicts the class with the prototype nearest to the embedding; without any prototypes, the head predicts.
 
     Parameters
     ----------
     model : SplitModel
-        Its body makes the embeddings.
+        The model. Its body computes the embeddings.
     memory : Prototypes
-        Of the model's classes and width.
+        The prototypes, with the model's classes and width.
     """
 
     def __init__(self, model: SplitModel, memory: Prototypes) -> None:

@@ -1,4 +1,4 @@
-"""Client sides that train the global model and send it back."""
+"""Base class of client sides that train the global model and send it back."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -13,9 +13,9 @@ from hetfl_flwr import Node
 class GlobalModelClient(SharedPartClient):
     """Trains the global model on its own data.
 
-    An algorithm may override `objective`. Averaging was published with plain SGD, which has no moments: what becomes of
-    an optimizer's between rounds, where another model replaces the one that it has stepped, is the run config's
-    ``moments``.
+    An algorithm may override `objective`. Averaging was published with plain SGD, which has no moments. The run
+    config's ``moments`` sets what happens to an optimizer's moments between rounds, when another model replaces the
+    trained one.
 
     State  none; with ``moments = "kept"`` the optimizer's moments.
 
@@ -24,9 +24,9 @@ class GlobalModelClient(SharedPartClient):
     node : Node
         The client's node.
     exchange_every : int
-        How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
-        exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that
-        bytes a local step can be made to match another method's (Li et al., "FedH2L", Table 2).
+        How many times the local work of the run config (``local-batches`` or ``local-epochs``) is done between two
+        exchanges, 1 or more. A round is still one exchange, with the same bytes and this many times the steps, so that
+        the bytes per local step can match those of another method (Li et al., "FedH2L", Table 2).
     """
 
     fine_tunes = True
@@ -37,9 +37,9 @@ class GlobalModelClient(SharedPartClient):
         self.keeps_state = node.config.moments == "kept"
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Keep no network: the model comes with each download."""
+        """Keep no network: the model is part of each download."""
         return {}
 
     def local_steps(self, samples: int) -> int:
-        """Return as many steps as ``exchange-every`` lets lie between two exchanges."""
+        """Return the number of steps between two exchanges."""
         return self.exchange_every * super().local_steps(samples)

@@ -1,4 +1,4 @@
-"""CHFL, client side: the own head learns from the sum of all heads, on the client's own features.
+"""CHFL, client side: the client's head learns from the sum of all heads, applied to the client's own features.
 
 Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
 """
@@ -30,30 +30,31 @@ from strategies.chfl import Mode, linear_head, summed_heads
 
 
 class CHFLClient(KnowledgeClient):
-    """Trains on ``CE + alpha * (target term + non-target term)``, the teacher being the global head on own features.
+    """Trains on ``CE + alpha * (target term + non-target term)``; the teacher is the global head on own features.
 
-    Eq. (5)-(7), Algorithm 1, from round 2 on. The temperature falls with the epochs of the run, where with
-    ``local-batches`` above 0 a round counts as one; nothing depends on it with 2 classes. The teacher's logits are
-    fixed at the start of an epoch, of the images as they are before ``augment``.
+    Eq. (5)-(7), Algorithm 1, from round 2 on. The temperature falls over the epochs of the run; with ``local-batches``
+    above 0, a round counts as one epoch. With 2 classes, it has no effect. The teacher's logits are computed at the
+    start of an epoch, for images before ``augment``.
 
     Wire   as in `strategies.chfl.CHFL`.
-    State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
+    State  the model, the optimizer's moments; in "avg" and "avgkd", those of the head only with ``moments = "kept"``.
     Departs from the paper: by default the teacher is the mean of the heads. The paper's round is one epoch. ``alpha``
-    counts once, where line 8 of Algorithm 1 repeats it. A client is measured with its own head as it has trained it.
+    is applied once, where line 8 of Algorithm 1 repeats it. A client is evaluated with its own trained head.
 
     Parameters
     ----------
     node : Node
         The client's node.
     mode : {"kd", "avg", "avgkd"}
-        "kd": the paper's method. "avg": a round begins with the mean of all heads. "avgkd": both. SOLO is ``local``.
+        "kd": the paper's method. "avg": a round starts with the mean of all heads. "avgkd": both. SOLO is ``local``.
     reduce : {"sum", "mean"}
-        What the teacher is: the sum of the heads, as in the paper's Eq. (4), which makes its softmax the sharper the
-        more clients there are, or their mean.
+        The teacher: the sum of the heads, as in the paper's Eq. (4), with a softmax that is sharper the more clients
+        there are, or their mean.
     alpha : float
         Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg".
     beta : float
-        Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more.
+        Half the difference between the first and the last temperature, 0 or more. The temperature falls from nearly
+        ``2 beta + 1`` to 1.
     """
 
     has_distillation_term = True
@@ -72,15 +73,15 @@ class CHFLClient(KnowledgeClient):
         self.mode, self.reduce, self.alpha, self.beta = mode, reduce, alpha, beta
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the sum of all heads, and their number."""
+        """Expect the sum of all heads and their number."""
         return summed_heads(self.node.model.classes, self.node.model.width)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send the own head."""
+        """Send the client's head."""
         return linear_head(self.node.model.classes, self.node.model.width)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train, epoch by epoch; each begins with the teacher's logits on its samples."""
+        """Train for one round; each epoch starts by computing the teacher's logits on its samples."""
         node, config, teacher = self.node, self.node.config, self._take_up(download) if download["heads"] else []
         lessons, right = deque[tuple[Tensor, float]](), list[Tensor]()
         passes = 1 if config.local_batches else config.local_epochs
@@ -110,7 +111,7 @@ class CHFLClient(KnowledgeClient):
         return model_arrays(node.model.head), {SEEN: samples, "train-loss": mean_loss, **taught}
 
     def _take_up(self, download: Arrays) -> list[Tensor]:
-        """Begin with the mean of all heads, if the mode says so, and return the teacher, if it has one."""
+        """Load the mean of all heads in modes "avg" and "avgkd"; return the teacher, or an empty list without one."""
         total = {name: download[name] for name in ("weight", "bias")}
         mean = {name: array / int(download["heads"]) for name, array in total.items()}
         if self.mode != "kd":

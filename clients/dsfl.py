@@ -1,4 +1,4 @@
-"""DS-FL, client side: own data, then the sharpened mean scores of all on unlabelled public samples.
+"""DS-FL, client side: training on private data, and on the mean scores of all clients on unlabelled public samples.
 
 Itahara, Nishio, Koda, Morikura and Yamamoto, "Distillation-Based Semi-Supervised Federated Learning for
 Communication-Efficient Collaborative Training With Non-IID Private Data", IEEE Transactions on Mobile Computing 2023.
@@ -15,15 +15,15 @@ from hetfl_flwr import SEEN, Arrays, Metrics, Node, to_numpy
 
 
 class DSFLClient(AnswersClient):
-    """Learns from the consensus of all on public samples, in turn with its own data.
+    """Learns from the consensus of all clients on public samples, in turn with its own data.
 
-    In each round: ``CE(consensus, own softmax scores)``, mean over the digested rows ("Distillation"; nothing in the
-    first round of a federation), then the round's own batches with cross-entropy ("Update"), then softmax scores in
-    evaluation mode on the rows asked for ("Prediction").
+    In each round: ``CE(consensus, own softmax scores)``, averaged over the digested rows ("Distillation"; not in the
+    first round of a federation), then its own batches with cross-entropy ("Update"), then softmax scores in evaluation
+    mode on the requested rows ("Prediction").
 
     Wire   as in `strategies.dsfl.DSFL`.
-    State  the model; the moments of two optimizers, for the own rows and for digesting.
-    Departs from the paper: both optimizers are those of the run config and go on from round to round. A
+    State  the model; the moments of two optimizers, for own rows and for digesting.
+    Departs from the paper: both optimizers are those of the run config and keep their moments between rounds. A
     client's own rows include those that it has made public; in the paper the public set is another data set.
 
     Parameters
@@ -34,13 +34,13 @@ class DSFLClient(AnswersClient):
         Passes over the digested rows in a round, 0 or more. 0 is local training.
     """
 
-    tuned = ""  # its number says how the mean is sharpened, which it is not by default
+    tuned = ""  # its numeric option sets the sharpening, which is off by default
 
     def __init__(self, node: Node, *, digest_epochs: Annotated[int, Field(ge=0)] = 1) -> None:
         super().__init__(node, digest_epochs=digest_epochs, answers="softmax")
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Digest, train on the own rows, answer."""
+        """Digest, train on the client's own rows, and predict."""
         consensus = torch.from_numpy(download["consensus"]).to(self.node.device)
         optimizer = self.optimizer()
         digest_loss = self.digested(download, consensus, functional.cross_entropy, round)

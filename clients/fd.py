@@ -16,16 +16,16 @@ from strategies.fd import class_averages, teacher_averages
 
 
 class FDClient(KnowledgeClient):
-    """Trains on ``CE + gamma * CE(teacher's scores of the sample's class, own scores)``, and reports its own averages.
+    """Trains on ``CE + gamma * CE(teacher's scores of the sample's class, own scores)``, and sends its own averages.
 
     Algorithm 1, "local training phase". The averages are over the samples of the round, in training mode, before each
     step.
 
     Wire   as in `strategies.fd.FD`.
     State  the model, the optimizer's moments.
-    Departs from the paper: steps are taken by mini-batches, each term being the mean over the batch (the paper's are
-    by single samples), with the run config's optimizer. Samples of a class of which the server knows nothing are
-    trained with cross-entropy alone. HtFLlib takes the squared difference of logits in place of the cross-entropy.
+    Departs from the paper: steps use mini-batches, with each term averaged over the batch (single samples in the
+    paper), and the run config's optimizer. Samples of a class that is unknown to the server are trained with
+    cross-entropy only. HtFLlib uses the squared difference of logits instead of the cross-entropy.
 
     Parameters
     ----------
@@ -42,15 +42,15 @@ class FDClient(KnowledgeClient):
         self.gamma = gamma
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the teacher's scores of each class, and which are known."""
+        """Expect the teacher's scores of each class, and which classes are known."""
         return teacher_averages(self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send the average scores of the classes that were seen."""
+        """Send the average scores of the classes seen in the round."""
         return class_averages(self.node.data.spec.classes)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for one round, and sum up the scores on the way."""
+        """Train for one round, and accumulate the scores before each step."""
         device = self.node.device
         teacher = torch.from_numpy(download["averages"]).to(device)
         known = torch.from_numpy(download["known"]).to(device)
@@ -71,7 +71,7 @@ class FDClient(KnowledgeClient):
         return self._averages(sums, counts), {SEEN: samples, "train-loss": mean_loss}
 
     def _averages(self, sums: Tensor, counts: Tensor) -> Arrays:
-        """Return the averages of the classes seen; where uploads are clipped, of all, those not seen being even."""
+        """Return the averages of the classes seen; if uploads are clipped, of all, with uniform scores if not seen."""
         present = counts > 0
         sent = torch.arange(len(counts)) if self.node.config.clipping_norm > 0 else present.nonzero()[:, 0].cpu()
         averages = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None], 1 / len(counts))

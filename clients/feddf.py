@@ -8,9 +8,9 @@ from hetfl_flwr import Node
 
 
 class FedDFClient(GlobalModelClient):
-    """Trains the model of all clients of its architecture on its own data, as FedAvg's clients do.
+    """Trains the shared model of its architecture on its own data, as FedAvg's clients do.
 
-    Algorithm 1, Client-LocalUpdate. All that is new is on the server. Reports ``accuracy`` of its group's model on its
+    Algorithm 1, Client-LocalUpdate. Everything new is on the server. Reports ``accuracy`` of its group's model on its
     test set, and the same as ``global-accuracy``.
 
     Wire   as in `strategies.feddf.FedDF`.

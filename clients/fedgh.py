@@ -1,4 +1,4 @@
-"""FedGH, client side: training under the head of all, and prototypes for the server to train it on.
+"""FedGH, client side: training with the global head, and prototypes on which the server trains this head.
 
 Yi, Wang, Liu, Shi and Yu, "FedGH: Heterogeneous Federated Learning with Generalized Global Header", MM 2023.
 """
@@ -11,17 +11,17 @@ from strategies.fedgh import global_head
 
 
 class FedGHClient(KnowledgeClient):
-    """Puts the head of all in the place of its own, trains body and head with cross-entropy, and sends its prototypes.
+    """Replaces its head by the global head, trains body and head with cross-entropy, and sends its prototypes.
 
     Prototypes are mean embeddings of a class, over all of its training samples, in evaluation mode, after training. The
-    authors' published code takes means of mini-batches, and the mean of these.
+    authors' published code averages mini-batches, and then these means.
 
     Wire   as in `strategies.fedgh.FedGH`.
     State  the model, of which the next download replaces the head; the optimizer's moments of the body, and with
            ``moments = "kept"`` of the head.
-    Departs from the paper: in the authors' code one optimizer takes the steps of all clients, so that its momentum goes
-    from one to the next. As there, clients of one architecture begin with the same weights, and are measured with their
-    own head after its training; in HtFLlib with the server's.
+    Departs from the paper: in the authors' code one optimizer trains all clients, so that its momentum carries over
+    from one client to the next. As there, clients of one architecture start with the same weights, and are evaluated
+    with their own trained head; in HtFLlib, with the server's.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class FedGHClient(KnowledgeClient):
     Raises
     ------
     ModelError
-        The model's head has no bias.
+        If the model's head has no bias.
     """
 
     starts_alike = True
@@ -41,15 +41,15 @@ class FedGHClient(KnowledgeClient):
         check_head(node, bias=True)
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the head of all."""
+        """Expect the global head."""
         return global_head(self.node.model.classes, self.node.model.width)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send the own prototypes."""
+        """Send the client's prototypes."""
         return local_prototypes(self.node.model.classes, self.node.model.width, counted=False)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Take the head, train for one round, then take the own prototypes."""
+        """Load the head, train for one round, and compute the client's prototypes."""
         self.load(self.node.model.head, download)
         samples, mean_loss = self.train(self.batches(round), self.own_loss)
         return own_prototypes(self.node, counted=False), {SEEN: samples, "train-loss": mean_loss}

@@ -37,26 +37,26 @@ from strategies.fedh2l import relayed_signals, teaching_signal
 
 
 class FedH2LClient(KnowledgeClient):
-    """Learns from its peers' posteriors on their public samples without unlearning its own data, and teaches in turn.
+    """Learns from its peers' posteriors on their public samples, without unlearning its own data, and teaches them.
 
-    Algorithm 1 for client i of N; Acc_j is teacher j's accuracy on the rows that its posteriors p_j are on:
+    Algorithm 1 for client i of N; Acc_j is teacher j's accuracy on the rows of its posteriors p_j:
 
-        local step    g_loc = grad CE on the own rows and all public samples                               Eq. (1)-(2)
-        exchange      p_i on a random batch of the own public samples, and Acc_i
+        local step    g_loc = grad CE on the client's own rows and all public samples                      Eq. (1)-(2)
+        exchange      p_i on a random batch of the client's public samples, and Acc_i
         global step   g_pub = grad 1/(N-1) sum_j [Acc_j KL(p_j || p_i) + CE] on the rows of teacher j   Eq. (3)-(6)
-                      g = g_pub if <g_loc, g_pub> >= 0, else what of g_pub is orthogonal to g_loc       Eq. (7)-(15)
+                      g = g_pub if <g_loc, g_pub> >= 0, else its component orthogonal to g_loc          Eq. (7)-(15)
 
-    One message a round does the global step of the round before, with the ``g_loc`` of that round, then local step and
-    exchange. So the order of steps is the paper's; the signals of the very last round are not applied, and a model is
-    always measured after a local step. N - 1 is the number of teachers that there are. Both steps are in training mode;
-    posteriors are made in evaluation mode. ``local-batches`` and ``local-epochs`` have no meaning here.
+    In each round, one message triggers the global step of the round before, with the ``g_loc`` of that round, then the
+    local step and the exchange. So the order of steps is the paper's. The signals of the last round are not applied,
+    and a model is always evaluated after a local step. N - 1 is the number of teachers. Both steps use training mode;
+    posteriors are computed in evaluation mode. ``local-batches`` and ``local-epochs`` are not used.
 
     Wire   as in `strategies.fedh2l.FedH2L`.
-    State  the model, the moments of the optimizers, and ``g_loc`` (P,), P the model's trainable numbers.
-    Departs from the paper: by default one optimizer takes both steps, where Algorithm 1 has a rate for each, beta and
-    eta. The steps then share their moments, so that what is applied is not along g and need not keep Eq. (7), and
-    weight decay is in both; ``optimizers`` has other readings. Batch norm sees the rows of all teachers as one batch,
-    where Eq. (3) and (5) take them teacher by teacher. With E above 1 the paper's ``g_loc`` is ``(g_E - g_0)`` "over
+    State  the model, the moments of the optimizers, and ``g_loc`` (P,) for P trainable parameters.
+    Departs from the paper: by default one optimizer takes both steps, where Algorithm 1 has two learning rates, beta
+    and eta. The steps then share their moments, so that the update is not along g and may violate Eq. (7), and both
+    steps have weight decay; ``optimizers`` has other readings. Batch norm treats the rows of all teachers as one batch,
+    where Eq. (3) and (5) take them teacher by teacher. With E above 1, the paper's ``g_loc`` is ``(g_E - g_0)`` "over
     these E rounds", read here as the sum of the E gradients.
 
     Parameters
@@ -64,21 +64,22 @@ class FedH2LClient(KnowledgeClient):
     node : Node
         The client's node.
     exchange_every : int
-        E of the paper: local steps in a round, 1 or more. ``g_loc`` is the sum of their gradients.
+        E of the paper: the number of local steps in a round, 1 or more. ``g_loc`` is the sum of their gradients.
     public_labels : bool
-        False: others' public samples come without labels. Then local batches are of the own rows alone, and the global
-        step has no cross-entropy.
+        Whether public samples of other clients have labels. If False, local batches contain only the client's own rows,
+        and the global step has no cross-entropy.
     projection : {"qp", "pcgrad", "none"}
-        "qp": Eq. (8). "none": ``g_pub`` as it is. "pcgrad": the update of Yu et al. 2020 for both gradients, so part
-        of ``g_loc`` is stepped along once more (Table 5).
+        "qp": Eq. (8). "none": ``g_pub`` without projection. "pcgrad": the update of Yu et al. 2020 for both gradients,
+        which repeats part of the step along ``g_loc`` (Table 5).
     kl : bool
-        False leaves Eq. (3) out of the global step (Table 5).
+        Whether the global step includes Eq. (3). False is an ablation (Table 5).
     optimizers : {"one", "two", "sgd"}
-        What takes the global step. "one": the optimizer of the local step. "two": a second one of the same kind, with
-        moments of its own. "sgd": plain SGD, the update of Algorithm 1 as it is printed, which keeps Eq. (7). With the
-        last two, weight decay is in the local step alone.
+        The optimizer of the global step. "one": that of the local step. "two": a second one of the same kind, with its
+        own moments. "sgd": plain SGD, the update of Algorithm 1 as printed, which satisfies Eq. (7). With "two" and
+        "sgd", only the local step has weight decay.
     eta : float
-        Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
+        Learning rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``, the only value for
+        "one".
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class FedH2LClient(KnowledgeClient):
         if not (public_labels or kl):
             raise ValueError("public-labels = false and kl = false leave nothing to learn from peers: set one to true")
         if eta and optimizers == "one":
-            raise ValueError(f"eta = {eta} is the rate of a second optimizer: set optimizers to two or sgd")
+            raise ValueError(f"eta = {eta} is the learning rate of a second optimizer: set optimizers to two or sgd")
         self.exchange_every, self.public_labels = exchange_every, public_labels
         self.projection, self.kl, self.optimizers, self.eta = projection, kl, optimizers, eta
         self._parameters = list(node.model.parameters())
@@ -104,7 +105,7 @@ class FedH2LClient(KnowledgeClient):
         self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(self._parameters)))
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Keep the model, and the gradient of the last local steps."""
+        """Keep the model and the gradient of the last local steps."""
         return {"model": self.node.model, "local": self._local}
 
     def download_spec(self) -> PayloadSpec:
@@ -112,23 +113,23 @@ class FedH2LClient(KnowledgeClient):
         return relayed_signals(self.node.clients - 1, self.node.config.batch_size, self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send posteriors on a batch of the own public samples, which these are, and the accuracy on them."""
+        """Send posteriors on a batch of the client's public samples, their numbers, and the accuracy on them."""
         public = len(self.node.data.public)
         return teaching_signal(min(self.node.config.batch_size, public), public, self.node.data.spec.classes)
 
     def local_steps(self, samples: int) -> int:
-        """Return the steps between two exchanges, however many samples there are."""
+        """Return the number of steps between two exchanges, whatever the number of samples."""
         return self.exchange_every
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Take the global step of the last round and the local steps of this one, and make a signal."""
+        """Take the global step of the last round and the local steps of this round, and return a signal."""
         optimizer = self.optimizer()
         metrics = self._global_step(download, optimizer if self.optimizers == "one" else self._second_optimizer())
         samples, mean_loss = self._local_steps(round, optimizer)
         return self._signal(round), {SEEN: samples, "train-loss": mean_loss, **metrics}
 
     def _second_optimizer(self) -> Optimizer:
-        """Return that of the global step, with a rate of its own and without weight decay."""
+        """Return the optimizer of the global step, with its own learning rate and without weight decay."""
         config = self.node.config
         own: dict[str, object] = {"learning_rate": self.eta or config.learning_rate, "weight_decay": 0.0}
         if self.optimizers == "sgd":
@@ -189,7 +190,7 @@ class FedH2LClient(KnowledgeClient):
         return {"indices": indices, "posteriors": to_numpy(posteriors), "accuracy": to_numpy(accuracy)}
 
     def _taught(self, download: Arrays) -> NDArray[np.int64]:
-        """Return the numbers (M,), among all public samples, of those that the teachers' signals are about."""
+        """Return the numbers (M,), among all public samples, of the rows of the teachers' signals."""
         index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
         if sizes.sum() != len(indices):
             raise PayloadError(f"server: array 'sizes' adds up to {sizes.sum()}, expected {len(indices)}, all indices")

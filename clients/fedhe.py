@@ -15,24 +15,24 @@ from strategies.fedhe import class_logits, known_class_logits
 
 
 class FedHeClient(KnowledgeClient):
-    """Trains on ``CE + alpha * MSE(p_i, p_server[y_i])`` and reports its own class-average logits.
+    """Trains on ``CE + alpha * MSE(p_i, p_server[y_i])`` and sends its own class-average logits.
 
     Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches at a learning rate of
-    1e-3 (``local-batches = 3``, its "inner epoch 3"); it names neither optimizer nor batch size.
+    1e-3 (``local-batches = 3``, its "inner epoch 3"); it does not report the optimizer or the batch size.
 
     Wire   as in `strategies.fedhe.FedHe`.
     State  the model, the optimizer's moments.
-    Departs from the paper: samples of a class that the server knows nothing of are trained with cross-entropy alone
-    (the paper only says so for the very first round). The paper leaves ``l_logit`` of Eq. (12) open: it is the mean
-    squared difference over classes. Counts of samples go up in place of labels. The optimizer's moments are kept.
+    Departs from the paper: samples of a class that is unknown to the server are trained with cross-entropy only (the
+    paper says this only for the first round). The paper does not specify ``l_logit`` of Eq. (12): here it is the mean
+    squared difference over classes. Counts of samples are sent instead of labels. The optimizer's moments are kept.
 
     Parameters
     ----------
     node : Node
         The client's node.
     alpha : float
-        Weight of the squared difference of raw logits, 0 or more. 0 is local training. The mean over C classes makes
-        the same alpha weigh a tenth with 100 classes of what it weighs with 10.
+        Weight of the squared difference of raw logits, 0 or more. 0 is local training. Because of the mean over C
+        classes, the same alpha has a tenth of the effect with 100 classes that it has with 10.
     """
 
     has_distillation_term = True
@@ -42,7 +42,7 @@ class FedHeClient(KnowledgeClient):
         self.alpha = alpha
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the average logits of each class, and which are known."""
+        """Expect the average logits of each class, and which classes are known."""
         return known_class_logits(self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
@@ -50,7 +50,7 @@ class FedHeClient(KnowledgeClient):
         return class_logits(self.node.data.spec.classes)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train, and sum up the training-mode logits before each step, Eq. (7), over their number and one, Eq. (8)."""
+        """Train, and accumulate training-mode logits before each step, Eq. (7); divide by count plus 1, Eq. (8)."""
         device = self.node.device
         target = torch.from_numpy(download["logits"]).to(device)
         known = torch.from_numpy(download["known"]).to(device)

@@ -1,4 +1,4 @@
-"""FedHeNN, client side: local training whose representations are pulled towards those of the others.
+"""FedHeNN, client side: local training that aligns representations with those of other clients.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
@@ -46,11 +46,12 @@ def _all_or_enough(rows: int) -> int:
 class AligningClient(KnowledgeClient):
     """Trains on ``CE + eta(t) (1 - CKA(K, K_target))``, where K is the kernel of its representations.
 
-    What both modes share: Eq. (4)-(5) over the round's alignment set, towards any target.
+    This is the base of both modes: Eq. (4)-(5) over the round's alignment set, for any target.
 
-    The body sees the alignment set in evaluation mode, in the loss as for the upload: running statistics are those of
-    the client's own samples, and dropout is no difference between clients. Each mini-batch costs one pass of the
-    body over the set (``align-batch`` of its R rows), forward and backward, and products of matrices (R, D) and (R, r).
+    The body sees the alignment set in evaluation mode, both in the loss and for the upload: running statistics are
+    those of the client's own samples, and dropout causes no difference between clients. Each mini-batch costs a forward
+    and a backward pass of the body over the set (``align-batch`` of its R rows), and products of matrices (R, D) and
+    (R, r).
 
     Parameters
     ----------
@@ -59,10 +60,12 @@ class AligningClient(KnowledgeClient):
     rad_size
         As in `strategies.fedhenn.FedHeNN`.
     eta0 : float
-        Weight of the alignment, 0 or more: ``eta(t) = eta0 sqrt(t)`` with t = 0 in the first round; representations of
-        untrained models are a poor guide. 0 is local training (heterogeneous) or FedAvg (homogeneous).
+        Weight of the alignment, 0 or more: ``eta(t) = eta0 sqrt(t)`` with t = 0 in the first round, because
+        representations of untrained models are not useful yet. 0 is local training (heterogeneous) or FedAvg
+        (homogeneous).
     align_batch : int
-        Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
+        Number of rows of the alignment set drawn for each mini-batch, 4 or more. 0, or at least the size of the set:
+        all.
     """
 
     has_distillation_term = True
@@ -82,8 +85,8 @@ class AligningClient(KnowledgeClient):
     def train_aligned(self, round: int, aligned: Tensor, target: Tensor) -> Metrics:
         """Train for one round.
 
-        ``aligned`` is the alignment set (R, *shape), ready for the model. ``target`` is a factor of K_target, a row for
-        each sample; it has no entries where there is none yet.
+        ``aligned`` is the alignment set (R, *shape), prepared for the model. ``target`` is a factor of K_target with a
+        row for each sample; it is empty if there is no target yet.
         """
         eta = self.eta0 * sqrt(round - 1)
         body, measured = self.node.model.body, list[Tensor]()
@@ -107,38 +110,38 @@ class AligningClient(KnowledgeClient):
         return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
 
     def represent(self, rows: NDArray[Any]) -> Tensor:
-        """Return what the body makes of the samples of an alignment set, as a tensor (R, D)."""
+        """Return the representations (R, D) of the samples of an alignment set."""
         return outputs(self.node.model.body, self.node.pool.samples, torch.from_numpy(rows).long()).float()
 
     def set_spec(self, name: str, letter: str) -> PayloadSpec:
-        """Declare an alignment set, of R rows or whatever the letter is."""
+        """Declare an alignment set; the letter names its number of rows."""
         return PayloadSpec((row_numbers(name, Dim(letter, self.rad_size), len(self.node.pool)),))
 
     def samples_of(self, rows: NDArray[Any]) -> Tensor:
-        """Return the samples of an alignment set (R, *shape), ready for the model."""
+        """Return the samples (R, *shape) of an alignment set, prepared for the model."""
         return self.node.pool.samples.batch(torch.from_numpy(rows).long())[0]
 
 
 class FedHeNNClient(AligningClient):
-    """Is pulled towards the mean kernel of the last round's clients, and says what it makes of the next set.
+    """Aligns with the mean kernel of the last round's clients, and uploads representations of the next alignment set.
 
     Eq. (5): K_target is K_mean over the round's alignment set; there is none in the first round. After training, the
-    client uploads its representations of the set that the next round aligns on. Parameters as in `AligningClient`.
+    client uploads its representations of the set for the next round. Parameters as in `AligningClient`.
 
     Wire   as in `strategies.fedhenn.FedHeNN`.
     State  the model, the optimizer's moments.
-    Departs from the paper: it leaves open what the optimizer keeps between rounds. Here its moments go on with the
-    model, which stays with the client; in the authors' scripts they do not.
+    Departs from the paper: the paper does not say what the optimizer keeps between rounds. Here its moments are kept
+    with the model, which stays on the client; in the authors' scripts they are reset.
     """
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the set to align on with a factor of the mean kernel, and the set to represent."""
+        """Expect the alignment set with a factor of the mean kernel, and the set to represent."""
         most = self.rad_size
         factor = kernel_factor(Dim("R", most), Dim("r", most))
         return self.set_spec("aligned", "R") + factor + self.set_spec("asked", "Q")
 
     def upload_spec(self) -> PayloadSpec:
-        """Send representations of the set asked for."""
+        """Send representations of the requested set."""
         return representations(Dim("Q", self.rad_size), self.node.model.width)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
@@ -149,18 +152,18 @@ class FedHeNNClient(AligningClient):
 
 
 class FedHeNNHomogeneousClient(AligningClient):
-    """Trains the global model, and is pulled towards that model's kernel.
+    """Trains the global model, and aligns with the kernel of that model.
 
-    Eq. (4): the client starts from the global model, whose kernel over the round's alignment set is K_target. The
-    trained model is both uploaded and kept. Parameters as in `AligningClient`.
+    Eq. (4): the client starts from the global model; K_target is the kernel of the global model over the round's
+    alignment set. The trained model is both uploaded and kept. Parameters as in `AligningClient`.
 
     Wire   as in `strategies.fedhenn.FedHeNNHomogeneous`.
     State  the model, and whether it has trained yet; with ``moments = "kept"`` the optimizer's moments.
-    Departs from the paper: a client that has not trained yet is measured with the global model.
+    Departs from the paper: a client that has not trained yet is evaluated with the global model.
     """
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the global model, and the set to align on."""
+        """Expect the global model and the alignment set."""
         return weights(self.node.model) + self.set_spec("aligned", "R")
 
     def upload_spec(self) -> PayloadSpec:
@@ -181,7 +184,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         return model_arrays(model), metrics
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure the own model and the global model on the own test set."""
+        """Evaluate the client's model and the global model on the client's test set."""
         shared = deepcopy(self.node.model)
         load_model_arrays(shared, download)
         if "trained" not in self.numbers:

@@ -1,4 +1,4 @@
-"""FedKD, client side: the own model and a small one that travels teach each other, the more the surer they are.
+"""FedKD, client side: the client's model and a small shared one teach each other, more so the smaller their losses.
 
 Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature Communications 13, 2022.
 """
@@ -33,27 +33,28 @@ from strategies.fedkd import DOWN, Energy, global_mentee
 
 
 class FedKDClient(MutualClient):
-    """Trains its own model, the mentor, and the mentee on the same batches, and sends what the mentee has learnt.
+    """Trains its own model, the mentor, and the mentee on the same batches, and sends the update of the mentee.
 
-    Section "Methods": p are the softmax scores, H the embeddings (B, D), W (D, D') is a learnt matrix of the client's
-    that takes the mentee's embeddings to the mentor's; a prime marks the mentee::
+    Section "Methods": p are the softmax scores, and H the embeddings (B, D). W (D, D') is a trainable matrix of the
+    client that maps the mentee's embeddings to the mentor's. A prime marks the mentee::
 
         L_mentor = CE  + [KL(p' || p) + MSE(H, W H')] / (CE + CE')
         L_mentee = CE' + [KL(p || p') + MSE(H, W H')] / (CE + CE')
 
-    No gradient flows to a teacher or to a denominator; W learns from the mentor's loss, so that each of the three has
-    the gradient of the squared error once. Costs a singular value decomposition of each of the mentee's matrices a
-    round. Otherwise as in `clients.base_mutual.MutualClient`.
+    No gradient flows to a teacher or to a denominator. W is trained on the mentor's loss, so that mentor, mentee and W
+    each have the gradient of the squared error once. Each round costs a singular value decomposition of each of the
+    mentee's matrices. Otherwise as in `clients.base_mutual.MutualClient`.
 
-    A client that has lost its state may be sent an update of a mentee that it does not hold: then its upload weighs
-    nothing (``num-examples`` 0), so that it is sent the mentee in the next round.
+    A client that has lost its state may receive an update of a mentee that it does not have. Then its upload is not
+    counted (``num-examples`` 0), and it receives the whole mentee in the next round.
 
     Wire   as in `strategies.fedkd.FedKD`.
-    State  the mentor, W, their optimizer's moments; the global mentee as it was sent last, and its round; the mentee's
-           moments with ``moments = "kept"``.
-    Departs from the paper: its transformers' attention is compared as well. In its code and in HtFLlib gradients flow
-    through teachers and denominators; HtFLlib clips them to a norm of 10. Its code has no W, takes the mean of the
-    divergence over the classes, too, and one Adam that goes on for both models, which are pretrained there.
+    State  the mentor, W, their optimizer's moments; the last global mentee and its round; the mentee's moments with
+           ``moments = "kept"``.
+    Departs from the paper: the paper also compares the attention of its transformers. In its code and in HtFLlib,
+    gradients flow through teachers and denominators; HtFLlib clips them to a norm of 10. The paper's code has no W,
+    averages the divergence over the classes, too, and has one Adam for both models, which are pretrained there, that
+    keeps its moments.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class FedKDClient(MutualClient):
         The client's node; the others as in `strategies.fedkd.FedKD`.
     """
 
-    tuned = ""  # its numbers say how much is compressed
+    tuned = ""  # its numeric options set the compression
 
     def __init__(
         self, node: Node, *, mentee: ModelName = AUTO, energy_start: Energy = 0.95, energy_end: Energy = 0.98
@@ -72,11 +73,11 @@ class FedKDClient(MutualClient):
             self.matrix = nn.Linear(self.small.width, node.model.width, bias=False).to(node.device)
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Keep the mentor, the matrix W, and the mentee as the server sent it."""
+        """Keep the mentor, the matrix W, and the mentee as received from the server."""
         return {"model": self.node.model, "mentee": self.small, "hidden": self.matrix}
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the global mentee, or its update."""
+        """Expect the global mentee or its update."""
         return global_mentee(self._weights)
 
     def upload_spec(self) -> PayloadSpec:
@@ -88,7 +89,7 @@ class FedKDClient(MutualClient):
         return self._weights
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Take up the global mentee, let it and the mentor teach each other, and send what it has learnt."""
+        """Load the global mentee, train it and the mentor together, and send the mentee's update."""
         known, mentor, mentee = self._take_up(download), self.node.model, self.small
         start, share = model_arrays(mentee), linear_schedule(self.energy, round, self.node.config.rounds)
 
@@ -96,7 +97,7 @@ class FedKDClient(MutualClient):
             features, hidden = mentor.body(inputs), mentee.body(inputs)
             logits, others = mentor.head(features), mentee.head(hidden)
             truth, its = self.node.data_loss(logits, labels), self.node.data_loss(others, labels)
-            surer = 1 / (truth + its).detach().clamp(min=1e-6)  # both may be sure and right
+            surer = 1 / (truth + its).detach().clamp(min=1e-6)  # both losses may be 0
             taught = kl_divergence(others, logits) + functional.mse_loss(self.matrix(hidden.detach()), features)
             fixed = functional.linear(hidden, self.matrix.weight.detach())
             teaching = kl_divergence(logits, others) + functional.mse_loss(fixed, features.detach())
@@ -109,10 +110,10 @@ class FedKDClient(MutualClient):
         return factor(learnt, self._weights, share), metrics if known else {**metrics, EXAMPLES: 0}
 
     def _take_up(self, download: Arrays) -> bool:
-        """Load the global mentee, or add its update, and return True; False: it is one of a mentee that is not here."""
+        """Load the global mentee or add its update; return False if the update is of a mentee that is missing here."""
         came, round, before = multiplied(download, self._weights, DOWN), download["round"], download["before"]
         if before >= 0 and (held := self.numbers.get("mentee-round", -1)) != before:
-            return bool(held == round)  # then it was sent before, in a round that came to nothing
+            return bool(held == round)  # then the update was received before, in a round that failed
         if before >= 0:
             came = bounded({name: it + came[name] for name, it in model_arrays(self.small).items()}, self._weights)
         self.load(self.small, came)

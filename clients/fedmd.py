@@ -1,4 +1,4 @@
-"""FedMD, client side: transfer learning, then rounds of digesting the consensus and revisiting the own data.
+"""FedMD, client side: transfer learning, then rounds of digesting the consensus and revisiting private data.
 
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019 (arXiv 1910.03581).
 """
@@ -17,42 +17,43 @@ from strategies.base_answers import Answers
 
 
 class FedMDClient(AnswersClient):
-    """Learns from the mean answer of all on public samples, in turn with its own data.
+    """Learns from the consensus of all clients on public samples, in turn with its own data.
 
-    Algorithm 1. In its first round: cross-entropy on all public samples, then on the own ones ("Transfer learning"). In
-    each: ``mean |logits - consensus|`` over the digested rows and the classes ("Digest"; nothing in the first round of
-    a federation), then the round's own batches with cross-entropy ("Revisit"), then logits in evaluation mode on the
-    rows asked for ("Communicate"). ``consensus`` and ``digest`` have other readings of answer and distance.
+    Algorithm 1. In its first round: cross-entropy on all public samples, then on its own rows ("Transfer learning"). In
+    each round: ``mean |logits - consensus|`` over the digested rows and the classes ("Digest"; not in the first round
+    of a federation), then its own batches with cross-entropy ("Revisit"), then logits in evaluation mode on the
+    requested rows ("Communicate"). ``consensus`` and ``digest`` have other readings of prediction and distance.
 
     Wire   as in `strategies.fedmd.FedMD`.
     State  the model; the moments of two optimizers, for cross-entropy and for digesting; whether it has pre-trained.
-    Departs from the paper: pre-training is a number of epochs, not "to convergence". Both optimizers are those of the
-    run config and go on from round to round (in the authors' code both are Adam at 1e-3, the defaults here, and do so).
-    By default a client's own rows include those that it has made public; in the paper the public set is another data
-    set, so that no row is in both (``private = "without-public"``).
+    Departs from the paper: pre-training takes a number of epochs, not "to convergence". Both optimizers are those of
+    the run config and keep their moments between rounds (in the authors' code, too, where both are Adam at 1e-3, the
+    default here). By default a client's own rows include those that it has made public. In the paper the public set is
+    another data set, so that no row is in both, as with ``private = "without-public"``.
 
     Parameters
     ----------
     node : Node
         The client's node.
     pretrain_epochs : int
-        Passes over all public samples before the client's first round, 0 or more. 0 leaves this step out.
+        Passes over all public samples before the client's first round, 0 or more. 0 skips this step.
     pretrain_private_epochs : int
-        Passes over the own training rows after that, 0 or more.
+        Passes over the client's own training rows after that, 0 or more.
     digest_epochs : int
-        Passes over the digested rows in a round, 0 or more. 0, with no pre-training, is local training.
+        Passes over the digested rows in a round, 0 or more. 0 without pre-training is local training.
     private : {"with-public", "without-public"}
-        Whether the client's own public rows are among the own rows that it pre-trains on and revisits.
+        Whether the rows that the client pre-trains on and revisits include its own public rows.
     consensus : {"logits", "softmax"}
         As in `strategies.fedmd.FedMD`.
     digest : {"l1", "kl"}
-        Distance from the consensus. "l1": mean absolute difference of logits or of softmax scores, as the consensus is;
-        the authors' code takes logits. "kl": KL(consensus || own) of softmax scores; the paper names no loss.
+        The distance from the consensus. "l1": mean absolute difference of logits or softmax scores, whichever the
+        consensus is; the authors' code uses logits. "kl": KL(consensus || own) of softmax scores. The paper does not
+        report the loss.
 
     Raises
     ------
     ConfigError
-        All training rows are public, and ``private`` leaves these out.
+        If all training rows are public, and ``private`` excludes these.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class FedMDClient(AnswersClient):
         self.consensus, self.digest = consensus, digest
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Pre-train if this is the first time; digest, revisit, answer."""
+        """Pre-train in the client's first round; then digest, revisit and predict."""
         optimizer = self.optimizer()
         if "pretrained" not in self.numbers:
             self._pretrain(optimizer, round)

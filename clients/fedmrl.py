@@ -1,4 +1,4 @@
-"""FedMRL, client side: two bodies, whose representations are fused, under two heads, of which one sees a part.
+"""FedMRL, client side: two bodies with fused representations, and two heads, one of which uses a part of these.
 
 Yi, Yu, Ren, Wang, Li, "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024 (arXiv
 2406.00488).
@@ -30,14 +30,14 @@ from hetfl_flwr import (
 
 
 class Fused(nn.Module):
-    """A client's own model over the fused representations of its own body and the small model's.
+    """The head of a client's own model on the fused representations of its own body and the small model's.
 
     Parameters
     ----------
     own, small : SplitModel
         The models, with embedding widths d2 and d1.
     projector : nn.Linear
-        From d1 + d2 to d2 dimensions.
+        The projection from d1 + d2 to d2 dimensions.
     """
 
     def __init__(self, own: SplitModel, small: SplitModel, projector: nn.Linear) -> None:
@@ -56,18 +56,18 @@ class Fused(nn.Module):
 
 
 class FedMRLClient(KnowledgeClient):
-    """Trains its own model, the small one and the projector between them together, and sends the small one.
+    """Trains its own model, the small model and the projector between them together, and sends the small model.
 
     For each sample ``r = P [small body(x), own body(x)]``, and the loss is
     ``CE(own head(r)) + small_loss * CE(small head(r[:d1]))``. The own head predicts.
 
     Wire   as in `strategies.fedmrl.FedMRL`.
     State  the model, the small model as trained last, the projector, the optimizer's moments.
-    Departs from the paper: the paper's text was not at hand; this follows its authors' code, whose losses have weight
-    1 each. Weights of 0.5 each are the same with half of SGD's learning rate. The code bounds each network's gradient
-    by a norm of 50, carries the small model's momentum from client to client, and weights clients by all of their
-    samples, test samples included; none of this is done here. Where d1 is above d2 (the authors' is at most d2), the
-    small head sees all d2 dimensions and zeros beyond.
+    Departs from the paper: the text of the paper was not available; this follows its authors' code, where both losses
+    have weight 1. Weights of 0.5 are equivalent to half of SGD's learning rate. The code clips each network's gradient
+    to a norm of 50, carries the small model's momentum from client to client, and weights clients by all of their
+    samples, including test samples; none of this is done here. If d1 is above d2 (in the authors' code it is at most
+    d2), the small head sees all d2 dimensions, padded with zeros.
 
     Parameters
     ----------
@@ -76,8 +76,8 @@ class FedMRLClient(KnowledgeClient):
     small : str
         As in `strategies.fedmrl.FedMRL`.
     small_loss : float
-        Weight of the small head's loss, 0 or more. 0: the small head has no gradient; the small body still learns from
-        the own head's loss.
+        Weight of the small head's loss, 0 or more. With 0, the small head has no gradient; the small body still learns
+        from the own head's loss.
     """
 
     def __init__(self, node: Node, *, small: ModelName = AUTO, small_loss: Annotated[float, Field(ge=0)] = 1.0) -> None:
@@ -90,17 +90,17 @@ class FedMRLClient(KnowledgeClient):
         self.fused = Fused(node.model, self.small, projector)
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Return the model, the small one and the projector."""
+        """Keep the model, the small model and the projector."""
         return {**super().modules(), "small": self.small, "projector": self.fused.projector}
 
     def upload_spec(self) -> PayloadSpec:
-        """Declare the small model's weights."""
+        """Send the small model's weights; expect the same."""
         return weights(self.small)
 
     download_spec = upload_spec
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train all three networks with the averaged small model."""
+        """Load the averaged small model, and train all three networks."""
         self.load(self.small, download)
         optimizer = self.optimizer(parameters=self.fused.parameters())
 
@@ -114,5 +114,5 @@ class FedMRLClient(KnowledgeClient):
         return model_arrays(self.small), {SEEN: seen, "train-loss": mean_loss}
 
     def predictor(self) -> nn.Module:
-        """Return the own model over the fused representations."""
+        """Return the own head on the fused representations."""
         return self.fused

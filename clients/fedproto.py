@@ -1,4 +1,4 @@
-"""FedProto, client side: embeddings are drawn to the mean prototype of their class.
+"""FedProto, client side: embeddings are pulled towards the mean prototype of their class.
 
 Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI
 2022.
@@ -22,11 +22,12 @@ class FedProtoClient(KnowledgeClient):
     Eq. (7)-(8). After training it sends its own prototypes: Eq. (3), over all of its training samples.
 
     Wire   as in `strategies.fedproto.FedProto`.
-    State  the model, the optimizer's moments; where they predict, the prototypes that came last.
-    Departs from the paper: the distance is of each sample of a batch, as in the authors' published code and HtFLlib:
-    the mean over batch and width of the squared difference. In Eq. (8) it is of the client's prototypes, which change
-    with each step. Prototypes are taken in evaluation mode, as in HtFLlib; the authors' code averages the embeddings of
-    the last epoch, as they were in training. The optimizer goes on from round to round; in their code it begins anew.
+    State  the model, the optimizer's moments; the last received prototypes if they predict.
+    Departs from the paper: the distance is that of each sample in a batch, as in the authors' published code and
+    HtFLlib: the mean over batch and width of the squared difference. In Eq. (8) it is that of the client's prototypes,
+    which change with each step. Prototypes are computed in evaluation mode, as in HtFLlib; the authors' code averages
+    the embeddings of the last epoch in training mode. The optimizer keeps its moments between rounds; in their code it
+    is reset.
 
     Parameters
     ----------
@@ -38,10 +39,10 @@ class FedProtoClient(KnowledgeClient):
     weighting : {"counts", "uniform"}
         As in `strategies.fedproto.FedProto`.
     predict : {"head", "prototype", "own-prototype"}
-        What predicts when the client is measured. "head": the model, by its head. "prototype": the nearest of all
-        prototypes that the server knows, Eq. (4), as in HtFLlib. "own-prototype": the nearest of those of the classes
-        that the client has training samples of. The authors' code reports "head" and "own-prototype". Before there are
-        any prototypes, the head predicts.
+        What predicts when the client is evaluated. "head": the model's head. "prototype": the nearest of all prototypes
+        that the server knows, Eq. (4), as in HtFLlib. "own-prototype": the nearest prototype of the classes in the
+        client's training samples. The authors' code reports "head" and "own-prototype". Before there are any
+        prototypes, the head predicts.
     """
 
     has_distillation_term = True
@@ -60,7 +61,7 @@ class FedProtoClient(KnowledgeClient):
         self._memory = Prototypes(node.model.classes, node.model.width).to(node.device)
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Keep the model and, where they predict, the prototypes that came last."""
+        """Keep the model, and the last received prototypes if they predict."""
         return {"model": self.node.model} | ({} if self.predict == "head" else {"prototypes": self._memory})
 
     def download_spec(self) -> PayloadSpec:
@@ -68,15 +69,15 @@ class FedProtoClient(KnowledgeClient):
         return global_prototypes(self.node.model.classes, self.node.model.width)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send the own prototypes."""
+        """Send the client's prototypes."""
         return local_prototypes(self.node.model.classes, self.node.model.width, counted=self._counted)
 
     def assess_spec(self) -> PayloadSpec:
-        """Expect the same as for training, where prototypes predict."""
+        """Expect the same as for training if prototypes predict, else nothing."""
         return EMPTY if self.predict == "head" else self.download_spec()
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for one round, then take the own prototypes."""
+        """Train for one round, then compute the client's prototypes."""
         model, (prototypes, known) = self.node.model, self._taken(download)
         untaught = self.distance_weight == 0 or not known.any()
 
@@ -92,18 +93,18 @@ class FedProtoClient(KnowledgeClient):
         return own_prototypes(self.node, counted=self._counted), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure what predicts, on the own test set."""
+        """Evaluate the predictor on the client's test set."""
         if self.predict != "head":
             self._taken(download)
         return super().assess(download)
 
     def predictor(self) -> nn.Module:
-        """Return what predicts: the model, or one that also holds the prototypes that came last."""
+        """Return the model, or a module that predicts with the last received prototypes."""
         model = self.node.model
         return model if self.predict == "head" else NearestPrototype(model, self._memory).train(model.training)
 
     def _taken(self, download: Arrays) -> tuple[Tensor, Tensor]:
-        """Return the prototypes of all, and keep those that predict."""
+        """Return all received prototypes, and keep those that predict."""
         prototypes, known = (torch.from_numpy(download[name]).to(self.node.device) for name in ("prototypes", "known"))
         own = self.node.data.train.class_counts(len(known)).to(known.device) > 0
         self._memory.hold(prototypes, known & own if self.predict == "own-prototype" else known)

@@ -1,4 +1,4 @@
-"""FedProx, client side: local training of the global model, held near it.
+"""FedProx, client side: local training that stays near the global model.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127).
 """
@@ -16,13 +16,13 @@ from hetfl_flwr import Loss, Node, Terms
 class FedProxClient(GlobalModelClient):
     """Trains the global model on ``CE + mu / 2 ||w - w_t||^2``.
 
-    Eq. (2): w are the parameters, w_t those that the round began with; one that is not trained has not moved. The norm
-    is squared (Flower's example leaves the square out). Running statistics have no part in it.
+    Eq. (2): w are the parameters, and w_t their values at the start of the round. The norm is squared (Flower's example
+    omits the square). Frozen parameters contribute 0, and running statistics are not included.
 
     Wire   as in `strategies.fedavg.FedAvg`.
     State  as in `clients.base_weights.GlobalModelClient`.
     Departs from the paper: all clients do the same amount of work, and their weights are averaged by their numbers of
-    training samples (the paper draws clients by these and averages them equally).
+    training samples (the paper samples clients by these and averages with equal weights).
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class FedProxClient(GlobalModelClient):
         self.mu = mu
 
     def objective(self) -> Loss:
-        """Return the cross-entropy, and the proximal term around the weights that the round begins with."""
+        """Return the cross-entropy, and the proximal term around the weights at the start of the round."""
         model = self.node.model
         start = parameters_to_vector(model.parameters()).detach()
 

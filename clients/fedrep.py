@@ -1,4 +1,4 @@
-"""FedRep, client side: a head of its own on a body that all clients share.
+"""FedRep, client side: the client's own head on a body that all clients share.
 
 Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021.
@@ -15,30 +15,30 @@ from hetfl_flwr import SEEN, Arrays, Metrics, Node, draw_batches, generator, mod
 
 
 class FedRepClient(SharedPartClient):
-    """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
+    """Trains its head on the received body, then the body with that head, and sends the body.
 
-    Algorithm 1, with mini-batches or epochs of them in place of its single steps. The body's are those of the run
-    config (``local-epochs``, ``local-batches``), and by default the head has as many. The authors' published code gives
-    the head all local epochs but one, and the body the last: of ten, ``head-epochs = 9`` and ``local-epochs = 1``. Each
-    part has an optimizer of its own. All clients begin with one body and one head; a head of another number of classes
-    has weights of its own.
+    Algorithm 1, with mini-batches or epochs instead of single steps. The body trains for the run config's
+    ``local-epochs`` or ``local-batches``, and so does the head by default. In the authors' published code, the head
+    trains for all local epochs but the last, and the body for the last: of ten, ``head-epochs = 9`` and
+    ``local-epochs = 1``. Each part has its own optimizer. All clients start with the same body and the same head; a
+    head with another number of classes has its own initial weights.
 
     Wire   as in `strategies.fedrep.FedRep`.
-    State  the model; of it only the head, and counters of the body, are not replaced by the next download. The moments
+    State  the model, of which the next download replaces all but the head and the body's integer buffers; the moments
            of the head's optimizer, and with ``moments = "kept"`` of the body's.
-    Departs from the paper: bodies are averaged by numbers of samples; in Algorithm 1, and for images in the authors'
-    code, all alike. There SGD has a momentum of 0.5 and a weight decay of 1e-4; one optimizer takes the steps of both
-    parts and begins anew in each round, where here the head's goes on; while the head trains, dropout and batch norm of
-    the body are in training mode, where here they stand still; and after the last round the heads train for ten epochs
-    more.
+    Departs from the paper: bodies are averaged by numbers of samples; with equal weights in Algorithm 1, and for images
+    in the authors' code. In that code, SGD has a momentum of 0.5 and a weight decay of 1e-4. One optimizer trains both
+    parts and is reset in each round; here the head's keeps its moments. While the head trains, dropout and batch norm
+    of the body are in training mode; here they are in evaluation mode. After the last round, the heads train for ten
+    more epochs.
 
     Parameters
     ----------
     node : Node
         The client's node.
     head_epochs : int
-        Passes of the head over the client's samples in a round, 0 or more, where ``head_batches`` is 0. Both 0: as many
-        passes or mini-batches as the body has.
+        Passes of the head over the client's samples in a round, 0 or more, if ``head_batches`` is 0. If both are 0, the
+        head trains for as many passes or mini-batches as the body.
     head_batches : int
         Mini-batches of the head in a round, 0 or more. 0: whole epochs.
     """
@@ -59,7 +59,7 @@ class FedRepClient(SharedPartClient):
 
     @property
     def shared(self) -> nn.Module:
-        """The body travels."""
+        """The body is exchanged."""
         return self.node.model.body
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:

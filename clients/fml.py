@@ -1,4 +1,4 @@
-"""FML, client side: the own model and a copy of the global one teach each other.
+"""FML, client side: the client's own model and a copy of the global model teach each other.
 
 Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
 """
@@ -25,27 +25,27 @@ from hetfl_flwr import (
 
 
 class FMLClient(MutualClient):
-    """Trains its own model and a meme, which begins as the global model, on the same batches, each taught by the other.
+    """Trains its own model and a meme, which starts as the global model, on the same batches, each teaching the other.
 
     Eq. (5), Algorithm 1, ClientUpdate::
 
         L_local = alpha CE + (1 - alpha) KL(p_meme || p_local)
         L_meme  = beta  CE + (1 - beta)  KL(p_local || p_meme)
 
-    Otherwise as in `clients.base_mutual.MutualClient`, at temperature 1; no gradient flows to a teacher. The paper's
-    optimizer is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs a round.
+    Otherwise as in `clients.base_mutual.MutualClient`, at temperature 1. No gradient flows to a teacher. The paper uses
+    SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs per round.
 
-    ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
-    of local training. Where the two models are alike, the KL terms have next to no gradient, and a loss that is half
-    cross-entropy takes half of FedAvg's step: compare with FedAvg at half the rate. With ``share = "body"``,
-    ``global-accuracy`` is of the global body with the client's own adaptor.
+    With ``beta = 1``, the global model is that of federated averaging with equal weights; with ``alpha = 1``, the own
+    model is that of local training. If the two models are similar, the KL terms have almost no gradient, and a loss
+    with half the cross-entropy takes half of FedAvg's step: compare with FedAvg at half the learning rate. With
+    ``share = "body"``, ``global-accuracy`` is that of the global body with the client's own adaptor.
 
     Wire   as in `strategies.fml.FML`.
-    State  the own model, its optimizer's moments; "body": the adaptor and its moments; ``moments = "kept"``: all of the
-           meme's.
-    Departs from the paper: it leaves open that logits are computed once a batch, before either step, the values of
-    alpha and beta, which meme, and what optimizers and adaptors keep between rounds: here what they keep in the
-    authors' code. ``projection`` acts on the own model's loss alone.
+    State  the own model, its optimizer's moments; with "body", the adaptor and its moments; with ``moments = "kept"``,
+           all of the meme's.
+    Departs from the paper: the paper does not report whether logits are computed once per batch, before both steps, as
+    here; the values of alpha and beta; the meme; and what optimizers and adaptors keep between rounds, which here is as
+    in the authors' code. ``projection`` affects only the own model's loss.
 
     Parameters
     ----------
@@ -54,10 +54,9 @@ class FMLClient(MutualClient):
     meme, share : str
         As in `strategies.fml.FML`.
     alpha, beta : float or str
-        Part of the cross-entropy in the loss of the own model and of the meme, in [0, 1]. ``"FIRST:LAST"``, such as
-        ``"0.9:0.3"``, goes linearly from the first round to the last of the run (the paper's "dynamic alphabet"; it
-        advises a larger alpha early and a larger beta late).
-
+        Share of the cross-entropy in the loss of the own model (alpha) and of the meme (beta), in [0, 1].
+        ``"FIRST:LAST"``, such as ``"0.9:0.3"``, changes linearly from the first to the last round of the run (the
+        paper's "dynamic alphabet"; it recommends a larger alpha early and a larger beta late).
     """
 
     def __init__(
@@ -75,21 +74,21 @@ class FMLClient(MutualClient):
         self._travels: nn.Module = self.small if share == "model" else self.small.body
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Keep the own model, and the adaptor where there is one; the meme comes with each download."""
+        """Keep the own model, and the adaptor if there is one; the meme is part of each download."""
         return super().modules() if self.share == "model" else {**super().modules(), "adaptor": self.small.head}
 
     def renewed(self) -> tuple[nn.Module]:
-        """Have the meme, or its body, brought anew by each download."""
+        """Return the meme, or its body, which each download replaces."""
         return (self._travels,)
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the global model, or its body; send the trained meme, or its body."""
+        """Expect the global model or its body; send the trained meme or its body."""
         return whole_state(self._travels)
 
     upload_spec = assess_spec = download_spec
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Fork the global model, let it and the own model teach each other, and send it back."""
+        """Copy the global model, train it and the own model together, and send it back."""
         self.take(download)
         rounds = self.node.config.rounds
         alpha, beta = linear_schedule(self.alpha, round, rounds), linear_schedule(self.beta, round, rounds)
@@ -107,12 +106,12 @@ class FMLClient(MutualClient):
         return state_arrays(self._travels), metrics
 
     def take(self, download: Arrays) -> None:
-        """Put the global model, or its body, in the place of the meme's."""
+        """Load the global model, or its body, into the meme."""
         self.load(self._travels, download)
 
 
 def _ends(name: str, value: float | str) -> tuple[float, float]:
-    """Return the first round's and the last one's."""
+    """Return the values in the first and in the last round."""
     try:
         numbers = [float(part) for part in str(value).split(":")]
     except ValueError:

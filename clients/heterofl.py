@@ -1,4 +1,4 @@
-"""HeteroFL, client side: local training of the part of the global model that the client's own width has.
+"""HeteroFL, client side: local training of a part of the global model, of the client's own width.
 
 Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
 ICLR 2021 (arXiv 2010.01264).
@@ -30,29 +30,29 @@ from strategies.widths import down, part_weights, scaled_parameters, up
 class HeteroFLClient(KnowledgeClient):
     """Trains its part of the global model on its own data: the leading channels of each layer, r of the width.
 
-    Algorithm 1, ClientUpdate. Each layer of the body divides what it gives by r, since it adds up r of as
-    many numbers: in training, and wherever the part is measured, exported or predicts. For that, the client's model
-    has weights and biases that are divided by r once it has been trained or loaded; what travels is not divided. The
-    logits of classes of which the client has no training sample are 0 in its loss (``mask``), so that it does not
-    unlearn them. Batch norm comes behind the division. It takes the statistics of each batch in training; when the
-    model is measured, those of all the client's training samples, with the weights as they are then.
+    Algorithm 1, ClientUpdate. Each layer of the body divides its output by r, because it sums over only r of the
+    inputs: in training, and when the part is evaluated, exported or used for prediction. For the latter, the weights
+    and biases of the client's model are divided by r after training or loading; payloads are not divided. Logits of
+    classes without training samples on the client are 0 in its loss (``mask``), so that it does not unlearn them. Batch
+    norm follows the division. In training it uses the statistics of each batch; in evaluation, those of all the
+    client's training samples with the current weights.
 
     Reports ``accuracy`` of the client's part of the global model on its test set, and the same as ``global-accuracy``.
 
     Wire   as in `strategies.heterofl.HeteroFL`.
-    State  the own part as it was trained last, with batch norm's statistics; it begins each round as the server has it.
+    State  the own part as trained last, with the statistics of batch norm; each round starts from the server's weights.
            With ``moments = "kept"``: the optimizer's moments.
-    Departs from the paper: there the server asks the clients in turn for batch norm's statistics, once, after training,
-    and all use the same; here each has its own. Its code measures the whole network alone, never a part; what it calls
-    local accuracy has the client's mask on the logits. It clips gradients to a norm of 1, and divides what is added up
-    with a shortcut, where here each convolution divides.
+    Departs from the paper: there the server queries the clients one after the other for batch norm's statistics, once
+    after training, and all use the same; here each client has its own. The paper's code evaluates only the whole
+    network, never a part; its local accuracy applies the client's mask to the logits. It clips gradients to a norm of
+    1, and divides the sum with a shortcut, where here each convolution divides.
 
     Parameters
     ----------
     node : Node
         The client's node.
     mask : bool
-        Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
+        Whether logits of classes that the client does not have are 0 in its loss. Their softmax scores still count.
     """
 
     fine_tunes = True
@@ -63,17 +63,17 @@ class HeteroFLClient(KnowledgeClient):
         self._part = part_weights(node.model)
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the own part of the global model."""
+        """Expect the client's part of the global model."""
         return down(self._part)
 
     assess_spec = download_spec
 
     def upload_spec(self) -> PayloadSpec:
-        """Send it as it was trained."""
+        """Send the trained part."""
         return up(self._part, self.node.data.spec.classes, mask=self.mask)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train the own part of the global model."""
+        """Train the client's part of the global model for one round."""
         model, counts = self.node.model, self.node.data.train.class_counts(self.node.data.spec.classes)
         self._take_up(download)
         absent, forward = counts == 0, self.forward_of(model, download)
@@ -89,7 +89,7 @@ class HeteroFLClient(KnowledgeClient):
         return {**has, **trained}, {SEEN: samples, "train-loss": mean_loss}
 
     def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[Tensor], Tensor]:
-        """Return what a part computes: the layers of its body divide by r."""
+        """Return the forward function of a part, in which the layers of the body divide by r."""
         rate = float(download["rate"])
         scaled = {} if rate == 1 else {f"body.{name}": one for name, one in scaled_parameters(model.body).items()}
 
@@ -100,7 +100,7 @@ class HeteroFLClient(KnowledgeClient):
         return divided if scaled else model
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure the own part of the global model on the own test set."""
+        """Evaluate the client's part of the global model on the client's test set."""
         self._take_up(download)
         self._settle(float(download["rate"]))
         return super().assess(download)
@@ -109,7 +109,7 @@ class HeteroFLClient(KnowledgeClient):
         self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
 
     def _settle(self, rate: float) -> None:
-        """Make the model by itself what was trained: divide weights, take batch norm's statistics of all samples."""
+        """Divide the weights by r, and take batch norm's statistics over all samples, so that the model is complete."""
         with torch.no_grad():
             for parameter in scaled_parameters(self.node.model.body).values():
                 parameter.div_(rate)

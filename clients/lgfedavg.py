@@ -1,4 +1,4 @@
-"""LG-FedAvg, client side: a body of its own under a head that all clients share.
+"""LG-FedAvg, client side: the client's own body with a head that all clients share.
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov and Morency, "Think Locally, Act Globally: Federated Learning
 with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523).
@@ -13,15 +13,15 @@ from hetfl_flwr import Node
 class LGFedAvgClient(SharedPartClient):
     """Trains its body and the shared head together, and sends the head.
 
-    Algorithm 1: local and global parameters descend on the same loss, cross-entropy. A client is measured with its own
-    body under the shared head, as it then is.
+    Algorithm 1: local and global parameters are trained on the same loss, cross-entropy. A client is evaluated with its
+    own body and the current shared head.
 
     Wire   as in `strategies.lgfedavg.LGFedAvg`.
-    State  the model, whose head is replaced by the next download; the optimizer's moments of the body, and with
+    State  the model, with a head that the next download replaces; the optimizer's moments of the body, and with
            ``moments = "kept"`` of the head.
-    Departs from the paper: the losses of its fair and adversarial variants are not here. Clients begin with one body
-    for each architecture; in the authors' scripts with a whole model that FedAvg has trained. There the optimizer
-    begins anew in each round, for the body too, and each client's best model on its test set is reported.
+    Departs from the paper: the losses of its fair and adversarial variants are not implemented. Clients start with the
+    same body for each architecture; in the authors' scripts, with a whole model that FedAvg has trained. There the
+    optimizer is reset in each round, also for the body, and each client's best model on its test set is reported.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class LGFedAvgClient(SharedPartClient):
     Raises
     ------
     ModelError
-        The model's head has a bias and ``head-bias`` says otherwise, or the other way round.
+        If the model's head has a bias and ``head-bias`` is false, or the other way round.
     """
 
     starts_alike = True
@@ -43,7 +43,7 @@ class LGFedAvgClient(SharedPartClient):
 
     @property
     def shared(self) -> nn.Module:
-        """The head travels."""
+        """The head is exchanged."""
         return self.node.model.head
 
 
@@ -51,8 +51,8 @@ class LGFedAvgBodyClient(LGFedAvgClient):
     """Trains its head and the shared body together, and sends the body.
 
     Wire   as in `strategies.lgfedavg.LGFedAvgBody`.
-    State  the model, whose body is replaced by the next download, save for integer buffers; the optimizer's moments of
-           the head, and with ``moments = "kept"`` of the body.
+    State  the model, with a body that the next download replaces, except for integer buffers; the optimizer's moments
+           of the head, and with ``moments = "kept"`` of the body.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ class LGFedAvgBodyClient(LGFedAvgClient):
 
     @property
     def shared(self) -> nn.Module:
-        """The body travels."""
+        """The body is exchanged."""
         return self.node.model.body
 
 
 MODES = {"head": LGFedAvgClient, "body": LGFedAvgBodyClient}
-"""What travels, by the value of ``lgfedavg.mode``."""
+"""The client sides by the value of ``lgfedavg.mode``, the part of a model that is exchanged."""

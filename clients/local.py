@@ -1,10 +1,10 @@
-"""Local training, client side: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
+"""Local training, client side: nothing is exchanged. The papers call it IND, SOLO or Private."""
 
 from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, PayloadSpec
 
 
 class LocalClient(KnowledgeClient):
-    """Trains on its own data with cross-entropy, round after round, with one continuing optimizer.
+    """Trains on its own data with cross-entropy; the optimizer keeps its moments between rounds.
 
     Wire   nothing either way.
     State  the model, the optimizer's moments.

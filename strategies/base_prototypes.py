@@ -126,7 +126,7 @@ class PrototypeStrategy(KnowledgeStrategy):
     counted : bool
         Whether clients send the number of samples of each prototype.
     predict : {"head", "prototype", "own-prototype"}
-        What predicts when a client is evaluated. Prototypes are sent for evaluation unless it is the head.
+        As in `clients.fedproto.FedProtoClient`. Prototypes are sent for evaluation, unless it is "head".
     """
 
     sends = "prototypes"
