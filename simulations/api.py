@@ -25,8 +25,7 @@ from hetfl_flwr.runs.record import QUALITIES, name_of, named_classes
 from hetfl_flwr.seeding import seeded
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.doubts import notes
-from simulations.reports.loading import load_runs
-from simulations.reports.runs import Run, differences, load_run
+from simulations.reports.runs import Run, differences, load_run, load_runs
 
 Runs = PathLike[str] | str | Iterable[PathLike[str] | str]
 """Results, run folders, or folders of such; or one of them."""

@@ -62,8 +62,7 @@ def compare(
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table
-    from simulations.reports.loading import load_runs
-    from simulations.reports.runs import differences
+    from simulations.reports.runs import differences, load_runs
     from simulations.reports.tables import compare_table
 
     damage = list[str]()

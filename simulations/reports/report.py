@@ -29,12 +29,11 @@ from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
 from simulations.reports.layout import NOTHING, cells_table, first, percent, table_of
-from simulations.reports.loading import load_runs
 from simulations.reports.plots.comparison import compare_figure, run_figure
 from simulations.reports.plots.drawing import NARROW, WIDTH
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
-from simulations.reports.runs import Run, curve, group_runs, method_of
+from simulations.reports.runs import Run, curve, group_runs, load_runs, method_of
 from simulations.reports.tables import client_table, compare_table, shared_terms, summary_table, unequal_terms
 
 if TYPE_CHECKING:

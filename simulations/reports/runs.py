@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import HOW_RUN, KEYS, Value, read_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
@@ -169,6 +169,10 @@ def _known(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load_config(folder: Path) -> dict[str, Value]:
     path = folder / CONFIG_FILE
+    if not path.is_file() and (folder / ROUNDS_FILE).is_file():
+        single = option("with --resume", "with resume=True")
+        remedy = f"repeat the command of its sweep (of a single run, {single}) to restore it, or delete the folder"
+        raise RunFolderError(f"{folder}: {CONFIG_FILE} is missing; {remedy}")
     if not path.is_file():
         inner = sorted(one.parent for below in ("*", "*/*") for one in folder.glob(f"{below}/{CONFIG_FILE}"))
         hint = f"name a run in it, such as {inner[0]}" if inner else "name a folder that `hetfl run` wrote"
@@ -253,6 +257,11 @@ def run_folders(named: Iterable[Path]) -> list[Path]:
         for inner in _inner(folder) or [folder]:
             found.setdefault(inner.resolve(), inner)
     return list(found.values())
+
+
+def load_runs(named: Iterable[Path], on_damage: Callable[[str], object] = warn) -> list[Run]:
+    """Read the runs in `run_folders`; raises the same errors as `load_run`."""
+    return [load_run(folder, on_damage) for folder in run_folders(named)]
 
 
 def _inner(folder: Path) -> list[Path]:

@@ -19,8 +19,7 @@ from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderErr
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.record import rounds_written
 from simulations.reports.doubts import too_short
-from simulations.reports.loading import load_runs
-from simulations.reports.runs import Run, group_runs, load_run
+from simulations.reports.runs import Run, group_runs, load_run, load_runs
 from simulations.studies.backends import LocalBackend, run_job
 from simulations.studies.jobs import Bar, Job, run_all
 from simulations.studies.sweeps import check, jobs, parse_grid
