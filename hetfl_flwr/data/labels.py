@@ -216,7 +216,7 @@ def _typed(source: Source, column: str, key: str) -> pa.ChunkedArray:
     elif words and (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
         found = pc.if_else(are_missing(found, words), pa.scalar(None, found.type), found)
     if is_label and is_text(found.type) and not reading.classes and (mixed := source.mixed_types(column)):
-        raise DataError(f"column '{column}' of {source.place} holds {mixed}: write all in one type")
+        raise DataError(f"column '{column}' of {source.place} holds {mixed}: use one type in all files")
     kind = check_filled(source, column, found).type
     if is_text(kind) or pa.types.is_boolean(kind):
         return found
