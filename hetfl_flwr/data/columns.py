@@ -27,16 +27,18 @@ Wanted = Literal["", "category", "number"]
 MAX_VALUES, MAX_DECLARED = 64, 1000
 """The most distinct values of a category, including a missing one; of a category in ``categorical-columns``."""
 
-MIN_IDS, MIN_UNORDERED, ID_LIKE, WORDS_OF_AN_ID = 20, 100, 0.95, 3
-"""The fewest filled cells in which ids are recognised; in which they may also be unordered whole numbers; the share of
-texts that must be distinct; the mean number of words above which texts are not ids."""
+MIN_IDS, MIN_UNORDERED = 20, 100
+"""The fewest filled cells of a column of ids; of a column of ids that are whole numbers in any order."""
+
+ID_LIKE, WORDS_OF_AN_ID = 0.95, 3
+"""The least share of distinct values among texts that are ids; the most words of such a text, on average."""
 
 MAX_CODES = 9
 """Up to this many distinct texts that begin with a digit count as codes, such as 1a and 2b."""
 
 MAX_EXCEPTIONS, MIN_NUMBERS = 0.05, 3
-"""The share of the filled cells in a column of numbers that may hold something else; `ABSENT` words mark missing values
-in a column with more distinct numbers than this."""
+"""The largest share of the filled cells in a column of numbers that may hold something else; the number of distinct
+numbers above which `ABSENT` words mark missing values."""
 
 MISSING = ("", "?", "NA", "NaN", "nan", "null", "<NA>")
 """Words that mark a missing value in any column, and an unknown label."""
@@ -322,7 +324,7 @@ def _of_numbers(
 def _kind_of(
     name: str, cells: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str], plainly: bool
 ) -> _Found:
-    """Return the column that the cells of the training rows make (None if it is left out), and the notes on it."""
+    """Infer a column from the cells of the training rows; return None if it is left out, and the notes on it."""
     kind = cells.type
     if not any(holds(kind) for holds in (is_text, _is_number, is_date, pa.types.is_boolean)):
         what = f"holds {in_words(kind)}, not numbers, texts, dates or booleans"
@@ -539,7 +541,7 @@ def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[n
 
 
 def _canonical(value: object, of_truth: bool) -> object:
-    """Return a value in a form to compare: numbers are floats, unless 007 and the like; true and false ignore case."""
+    """Return a key that is equal for equal values: 2 and 2.0, True and true; codes such as 007 stay texts."""
     text = str(value)
     if value is None or re.match(r"[+-]?0\d", text):
         return value
@@ -661,7 +663,7 @@ def number_of(name: str, texts: pa.ChunkedArray) -> Column:
 def _best(
     column: Column, notations: Iterable[str], cells: pa.ChunkedArray, counts: IntArray
 ) -> tuple[Column, dict[str, FloatArray]]:
-    """Return a column in the notation that parses the most cells, the first of ties, and what each notation parses."""
+    """Return a column in the notation that parses the most cells, and the numbers parsed in each notation."""
     columns = {one: replace(column, notation=one) for one in notations}
     numbers = {one: read(there, cells)[0] for one, there in columns.items()}
     return columns[max(numbers, key=lambda one: counts[~np.isnan(numbers[one])].sum())], numbers

@@ -72,7 +72,7 @@ class DataSet:
 
     @property
     def short(self) -> str:
-        """The name; of a path, only its last part without extensions."""
+        """The name; of a folder only its last part, of a file its name without extensions."""
         if self.is_rotated or not is_folder(self.name):
             return self.name
         path = Path(self.name)

@@ -285,8 +285,8 @@ class Listing:
         With ``by_file`` each file has an owner, and all are of one split: the files in the folder or, if it has none,
         in its subfolders. Else a file belongs to a split if its name, or its folder's, is or ends in the name of one,
         such as ``train.csv``, ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are
-        splits only if all belong to one, and each test or validation file has a training file of the same name. Else
-        all files are one split; if one of them is called exactly as a split, they are refused.
+        splits only if all belong to one, and each test or validation file has a training file, as ``wine_test.csv`` has
+        ``wine_train.csv``. Else all files are one split, or are refused if some names are exactly those of splits.
         """
         if by_file:
             here = [path for path in self.rows if path.parent == self.folder] or [*self.rows]

@@ -149,7 +149,7 @@ def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
     labels = numbers[arrays.labels]
     if left := sorted({*arrays.labels[labels < 0].tolist()}):
         names = ", ".join(arrays.class_names[number] for number in left)
-        raise DataError(f"{place} has labels {names}: labels must be {_shown(list(order))}, by classes")
+        raise DataError(f"{place} has labels {names}: labels must be {_shown(list(order))}, as listed in classes")
     spec = replace(arrays.spec, classes=len(wanted))
     return replace(arrays, spec=spec, labels=labels, class_names=tuple(name for name, _ in wanted))
 
@@ -179,7 +179,7 @@ def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
     """Return the class index of each label; refuse labels without a class."""
     called = source.frame.classes.get(source.label, ())
     said = parse_classes(source.reading.classes)
-    known = _shown([label for _, label in said] or values) + ", by classes" * bool(said)
+    known = _shown([label for _, label in said] or values) + ", as listed in classes" * bool(said)
     try:
         codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
     except pa.ArrowException:
@@ -216,7 +216,7 @@ def _typed(source: Source, column: str, key: str) -> pa.ChunkedArray:
     elif words and (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
         found = pc.if_else(are_missing(found, words), pa.scalar(None, found.type), found)
     if is_label and is_text(found.type) and not reading.classes and (mixed := source.mixed_types(column)):
-        raise DataError(f"column '{column}' of {source.place} holds {mixed}: write all in one type")
+        raise DataError(f"column '{column}' of {source.place} holds {mixed}: use one type in all files")
     kind = check_filled(source, column, found).type
     if is_text(kind) or pa.types.is_boolean(kind):
         return found

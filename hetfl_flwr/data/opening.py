@@ -426,14 +426,16 @@ def _labelled(source: Source, unknown: Sequence[str]) -> Source:
         if own.all():
             several = len(source.rows) > 1
             where, way_out = f"split '{split}' of " * several, "remove the split" if several else "name another one"
-            raise DataError(f"no row of {where}{place} has a {label} (label-column): fill it in, or {way_out}")
+            raise DataError(
+                f"no row of {where}{place} has a value in {label!r} (label-column): fill it in, or {way_out}"
+            )
     markers = found.filter(pa.array(without)).drop_null()
     texts = markers.unique().to_pylist() if is_text(markers.type) else []
     words = ", ".join(repr(text) for text in texts if text.strip())
     rows = source.frame.rows_said(without)
     note = (
         f"{without.sum()} of {len(source)} rows of {place} have no label in {label!r} ({rows}): left out"
-        + f"; if {words} is a class, name all of them in classes" * bool(words)
+        + f"; if {words} is a class, list all classes in classes" * bool(words)
     )
     frame = source.frame.take(np.flatnonzero(~without))
     lost = _without_labels(source, without[: source.train_rows])
@@ -452,7 +454,7 @@ def _without_labels(source: Source, without: npt.NDArray[np.bool_]) -> list[str]
     else:
         return []
     counts, left = Counter(whose), {one for one, lost in zip(whose, without, strict=True) if not lost}
-    why = f"training rows has a {source.label}; {way_out}"
+    why = f"training rows has a value in {source.label!r}; {way_out}"
     return [
         f"{what} {str(name)!r} of {source.place} is left out: none of its {count} {why}"
         for name, count in counts.items()

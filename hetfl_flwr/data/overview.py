@@ -112,7 +112,7 @@ class Overview:
         if source.kind != "table":
             parts |= dict.fromkeys(source.inputs, source.kind)
         columns = tuple(
-            known.get(name) or _unused(source, name, parts.get(name, "nothing")) for name in source.frame.names
+            known.get(name) or _other_column(source, name, parts.get(name, "nothing")) for name in source.frame.names
         )
         classes, owners, notes, problem = dict[str, int](), dict[str, int](), source.notes, ""
         try:
@@ -156,7 +156,7 @@ class Overview:
         return tuple(f"{self.place}: {line}" for line in said if line)
 
 
-def _unused(source: Source, name: str, part: str) -> ColumnFacts:
+def _other_column(source: Source, name: str, part: str) -> ColumnFacts:
     """Describe a column that is not an input of a table."""
     cells, words = source.frame[name], source.reading.missing
     unknown = {"nothing": (*MISSING, *words), "owner": words, "domain": words}.get(part, ())

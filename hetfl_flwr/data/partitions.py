@@ -119,7 +119,7 @@ def split(
             parts = form.assign(keys, num_partitions, rng, *partition.values)
     except _Impossible as error:
         raise ConfigError(
-            f"partition '{partition}' cannot share {rows} samples over {num_partitions} clients: {error}"
+            f"partition '{partition}' cannot divide {rows} samples among {num_partitions} clients: {error}"
         ) from None
     if unused := rows - sum(map(len, parts)):
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, rows)

@@ -212,14 +212,14 @@ def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 def _clash(name: str, frame: Frame, other: Frame) -> str:
     """Return the message on a column whose types in two files do not fit."""
     kind, before = frame[name].type, other[name].type
-    place, there = f"column {name!r} of {frame.files[0]}", f"that of {other.files[0]}"
+    place, there = f"column {name!r} of {frame.files[0]}", f"but in {other.files[0]}"
     if pa.types.is_nested(kind) and pa.types.is_nested(before):
         return (
-            f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(before)}: cut or pad all to one "
-            "length"
+            f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(before)}: cut or pad all to the "
+            "same length"
         )
     return (
-        f"{place} holds {in_words(kind)}, {there} {in_words(before)}: write all in one type, or name it in "
+        f"{place} holds {in_words(kind)}, {there} {in_words(before)}: use one type in all files, or name it in "
         "ignore-columns"
     )
 

@@ -33,9 +33,9 @@ def scaled(
 ) -> tuple[Arrays, ...]:
     """Give data sets of the same form a common scale, without copying values; equal arguments return the same objects.
 
-    Numeric columns of a table, and channels of a series, get mean 0 and standard deviation 1, without missing values.
-    Categories and texts do not change. Images are centred on the mean image, to which each domain contributes equally,
-    or scaled by colour. Constant inputs become 0.
+    Numeric columns of a table, and channels of a series, get mean 0 and standard deviation 1; missing values do not
+    count. Categories and texts do not change. Images are centred on the mean image, to which each domain contributes
+    equally, or scaled by colour. Constant inputs become 0.
 
     `trained` has data sets with the indices (N,) int64 of the rows to train on, which determine the scale. The scale of
     images comes from all rows of the training splits, unless `normalize` is ``"mean-training-image"``.

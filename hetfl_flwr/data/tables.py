@@ -116,7 +116,7 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
         )
         of_words = decision.column and decision.column.kind == "category" and name not in declared
         if of_words and (mixed := source.mixed_types(name)):
-            way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
+            way_out = "use one type in all files, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {mixed}", way_out=way_out)
         plain = decision.column if of_words or name not in declared or declared[name] == "number" else None
         if plain and (other := _other_notation(source, plain, cells)):

@@ -83,8 +83,8 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
     The encoding (if empty), separator, quotes and header row are detected. `header_row` counts from 1; 0 detects the
     row, and -1 means that there is none, so columns are named 1, 2, ... Lines that begin with ``#`` and other lines
     above the header, blank rows, repeated headers and a footer are left out. Columns without a name, such as the row
-    names that R writes, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their position. Rows are numbered as in a
-    spreadsheet, from 1, with header and blank rows.
+    names that R writes, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their position. Rows are numbered from 1 as
+    in a spreadsheet, including header and blank rows.
     """
     codec, notes = encoding_of(path, encoding)
     usual = "\t" if ending(path) == ".tsv" else ","
@@ -281,7 +281,7 @@ def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
 
 
 def _have_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether most cells of some column are numbers, such as all below its name."""
+    """Return whether most cells of some column are numbers, such as all cells except its name."""
     return any(2 * sum(column) > len(column) for column in zip(*map(_numbers, rows), strict=True))
 
 
@@ -399,7 +399,7 @@ def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dial
     said = [name for name in names if name]
     if names[0] and all(_numbers(said)) and names != [*map(str, range(width))]:
         raise DataError(
-            f"{called} has no header, its first row holds {len(said)} numbers: add a row with the names of the "
+            f"{called} has no header, only a first row with {len(said)} numbers: add a row with the names of the "
             "columns, or set header-row to -1"
         )
     return names
