@@ -26,7 +26,7 @@ from hetfl_flwr.common.notices import accepting
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
-from hetfl_flwr.runs.folder import KNOWLEDGE, Known
+from hetfl_flwr.runs.folder import KNOWLEDGE, RoundsRecord
 from hetfl_flwr.runs.record import CHECKPOINTS, SERVER_STATE_FILE
 from hetfl_flwr.server.exchange import Pending
 from hetfl_flwr.server.grids import KeepsClients
@@ -56,7 +56,7 @@ class RunState(TypedDict):
     run: int
     begun: int
     config: dict[str, Value]
-    rounds: Known
+    rounds: RoundsRecord
     counts: dict[str, dict[int, Any]]
     trained: dict[int, int]
     versions: list[dict[str, str]]

@@ -45,7 +45,7 @@ KNOWLEDGE = "knowledge"
 """File kind of a server state."""
 
 
-class Known(TypedDict):
+class RoundsRecord(TypedDict):
     """A checkpoint's record of ``rounds.jsonl``: the length of its rounds in bytes, and their checksum."""
 
     bytes: int
@@ -167,22 +167,22 @@ class RunFolder(RoundCallback):
             replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
-    def synced(self) -> Known:
+    def synced(self) -> RoundsRecord:
         """Flush all rounds to disk, and return the length and checksum of the file."""
         with self._path.open("a") as file:
             os.fsync(file.fileno())
         return {"bytes": self._bytes, "checksum": self._hash.hexdigest()}
 
-    def keep(self, known: Known) -> str:
+    def keep(self, record: RoundsRecord) -> str:
         """Read the rounds up to a checkpoint; return what is wrong with the file, or an empty text.
 
         If the file does not match the checkpoint, none of its rounds are used.
         """
         content = self._path.read_bytes() if self._path.is_file() else b""
-        digest = blake2b(content[: known["bytes"]], digest_size=32)
-        if digest.hexdigest() != known["checksum"]:
+        digest = blake2b(content[: record["bytes"]], digest_size=32)
+        if digest.hexdigest() != record["checksum"]:
             return f"{self._path} is {'not the file that the checkpoint recorded' if content else 'missing or empty'}"
-        self._kept, self._bytes, self._hash = content[: known["bytes"]], known["bytes"], digest
+        self._kept, self._bytes, self._hash = content[: record["bytes"]], record["bytes"], digest
         return ""
 
     def resume(self, begun: int) -> None:
