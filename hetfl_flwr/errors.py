@@ -78,7 +78,7 @@ class FederationError(HetflError):
 
 
 class WorkerError(FederationError):
-    """A worker process of the local engine that has ended, or cannot go on."""
+    """A worker process of the local engine that has ended or cannot continue."""
 
 
 class TooFewClients(FederationError):

@@ -35,7 +35,7 @@ def holder_of(folder: Path) -> str:
 def writer_of(folder: Path) -> str:
     """Return the process that is writing a folder; empty if none is, or if it was on this machine and has ended."""
     if not _plain(folder / LOCK_FILE):
-        return ""  # there is none, or what no process can lock
+        return ""  # no lock file, or not a plain file, which no process can lock
     holder = holder_of(folder)
     elsewhere = re.search(r" on (\S+) since ", holder)
     if elsewhere and elsewhere[1] != socket.gethostname():

@@ -105,8 +105,8 @@ class Round:
     `bwt` on the client's own domain and `fwt` on the other domains. None: not measured in this round. ``clock`` is
     simulated time in seconds, set where ``client-seconds`` or a simulated link is configured. `QUALITIES` are means
     over the clients, and ``classes`` has each client's per-class metrics. ``failures`` are replies that did not arrive
-    or were refused. Valid uploads that the server leaves out are no failures, since those of honest clients may be
-    among them: ``outliers`` are those that the guard left out, ``not_averaged`` the clients whose uploads a robust
+    or were refused. Valid uploads that the server leaves out are not failures, since they may come from honest
+    clients: ``outliers`` are those that the guard left out, ``not_averaged`` the clients whose uploads a robust
     average excluded, in part or in full.
     """
 

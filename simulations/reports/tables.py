@@ -30,7 +30,7 @@ EPSILON_NOTE = (
     "of the client with the most uploads, at delta 1e-05, by the run config; metrics are not covered; `hetfl report` "
     "says where the noise came from."
 )
-LEFT_OUT_NOTE = "uploads that the guard (outlier-factor) or a robust average has left out; these are no failures."
+LEFT_OUT_NOTE = "uploads that the guard (outlier-factor) or a robust average left out; these are not failures."
 MAX_FAILURES, MAX_CLASSES = 10, 5
 QUALITY_HEADINGS = {
     "bal.": ("balanced_accuracy", "balanced accuracy"),
