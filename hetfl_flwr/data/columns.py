@@ -247,7 +247,7 @@ def decide(
     *,
     missing: Sequence[str] = (),
     values: Sequence[str] = (),
-    plainly: bool = False,
+    catalogued: bool = False,
     train_rows: int | None = None,
 ) -> Decision:
     """Decide how a column is used, by the cells of all training rows; the cells of test rows must match.
@@ -255,20 +255,20 @@ def decide(
     `cells` (N,) come from `cleaned`, the first `train_rows` of them from the training split (None: all). `called`
     describes the rows of a mask (N,) in messages. `missing` lists words and numbers that mark missing values, the
     numbers in the column's own notation. `values` lists the values of a category by the run config; others are unknown.
-    With `plainly`, for tables of the catalogue, texts are numbers only if all of them are, and no column is left out.
+    With `catalogued`, for the tables of the catalogue, texts are numbers only if all are, and no column is left out.
     """
     own = cells.slice(0, train_rows)
     filled = own.slice(0, _SAMPLE).drop_null()
     example = str(filled[0].as_py())[:60] if len(filled) else ""
     column: Column | None = Column(name, "category", values=(*values,))
     try:
-        column, notes = (column, ()) if values else _kind_of(name, own, wanted, called, plainly)
+        column, notes = (column, ()) if values else _infer_column(name, own, wanted, called, catalogued)
         if column is not None:
             column = replace(column, missing=(*missing,))
             if column.kind != "category":
-                column, more = _of_numbers(column, cells, len(own), called, bool(wanted), plainly)
+                column, more = _number_column(column, cells, len(own), called, bool(wanted), catalogued)
             else:
-                more = () if plainly else _note_unknown(column, cells, called)
+                more = () if catalogued else _note_unknown(column, cells, called)
             notes += more
     except _Refused as error:
         return Decision(name, problem=error.args[0], way_out=error.args[1], example=example)
@@ -285,19 +285,24 @@ def _note_unknown(column: Column, cells: pa.ChunkedArray, called: Callable[[Bool
     return (f"{others.sum()} values ({called(others)}) are not among {known}: treated as unknown, {become}",)
 
 
-def _of_numbers(
-    column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str], wanted: bool, plainly: bool
+def _number_column(
+    column: Column,
+    cells: pa.ChunkedArray,
+    train_rows: int,
+    called: Callable[[BoolArray], str],
+    wanted: bool,
+    catalogued: bool,
 ) -> _Found:
     """Return a column of numbers or dates (None if they are ids), and the notes on it.
 
-    The first `first` cells are from the training split.
+    The first `train_rows` cells are from the training split.
     """
     inputs, others = read(column, cells)
-    numbers, own, notes = inputs[:first], cells.slice(0, first), list[str]()
-    if not plainly:
+    numbers, own, notes = inputs[:train_rows], cells.slice(0, train_rows), list[str]()
+    if not catalogued:
         if not wanted and (why := _note_ids(column, numbers, own)):
             return None, (why,)
-        if others[first:].any() and is_text(cells.type) and (other := rival(column, cells.slice(first))[0]):
+        if others[train_rows:].any() and is_text(cells.type) and (other := rival(column, cells.slice(train_rows))[0]):
             written = f"written as {column.notation} in the training rows and as {other} in the test rows"
             raise _Refused(f"has {column.kind}s {written}", "write both in the same notation")
         infinite = np.abs(inputs) > np.finfo(np.float32).max
@@ -321,8 +326,8 @@ def _of_numbers(
     return replace(column, constant=constant), (*notes,)
 
 
-def _kind_of(
-    name: str, cells: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str], plainly: bool
+def _infer_column(
+    name: str, cells: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str], catalogued: bool
 ) -> _Found:
     """Infer a column from the cells of the training rows; return None if it is left out, and the notes on it."""
     kind = cells.type
@@ -338,13 +343,13 @@ def _kind_of(
             cells.cast(pa.float64(), safe=False)
             return Column(name, "number", PLAIN), ()
     truth = _as_truth(cells) if is_text(kind) else cells
-    if plainly:
+    if catalogued:
         return _category(name, cells if truth is None else truth)
     if truth is not None:
-        return _words(name, truth, called)
-    column = _infer(name, cells, wanted)
+        return _word_category(name, truth, called)
+    column = _infer_notation(name, cells, wanted)
     if column is None:
-        return _words(name, cells, called)
+        return _word_category(name, cells, called)
     said = f"numbers in the notation {column.notation}"
     if column.kind == "date":
         said = f"dates, {column.notation}, read as {'fractions of a day' if column.is_clock else 'days since 1970'}"
@@ -405,7 +410,7 @@ def _note_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> st
     )
 
 
-def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> _Found:
+def _word_category(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> _Found:
     """Return a category of words or booleans that the run config does not declare, and the notes on it."""
     if len(cells.unique()) < 2:
         return None, (
@@ -605,7 +610,7 @@ def _day(text: str, pattern: re.Pattern[str]) -> float:
         return np.nan
 
 
-def _infer(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
+def _infer_notation(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
     """Return how to read texts as numbers or dates; None if they are words.
 
     At most a share of `MAX_EXCEPTIONS` of the filled cells may be something else, and then the others must be more than
@@ -652,7 +657,7 @@ def _number_of(name: str, cells: pa.ChunkedArray, counts: IntArray) -> tuple[Col
         units[_unit_of(text)] += int(count)
     del units[None]
     unit = max(units, key=units.__getitem__, default="") or ""
-    return _best(Column(name, "number", unit=unit), PATTERNS, cells, counts)
+    return _best_notation(Column(name, "number", unit=unit), PATTERNS, cells, counts)
 
 
 def number_of(name: str, texts: pa.ChunkedArray) -> Column:
@@ -660,7 +665,7 @@ def number_of(name: str, texts: pa.ChunkedArray) -> Column:
     return _number_of(name, *_counted(texts.drop_null()))[0]
 
 
-def _best(
+def _best_notation(
     column: Column, notations: Iterable[str], cells: pa.ChunkedArray, counts: IntArray
 ) -> tuple[Column, dict[str, FloatArray]]:
     """Return a column in the notation that parses the most cells, and the numbers parsed in each notation."""
@@ -689,7 +694,7 @@ def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Colum
     likely = [one for one in DATES if one != TYPED and any(DATES[one].fullmatch(text) for text in first)]
     if not likely:
         return None
-    best, days = _best(Column(name, "date"), likely, cells, counts)
+    best, days = _best_notation(Column(name, "date"), likely, cells, counts)
     fits = {one: ~np.isnan(found) for one, found in days.items()}
     own = fits[best.notation]
     if counts[np.any([*fits.values()], axis=0)].sum() < enough:
@@ -711,7 +716,7 @@ def rival(column: Column, texts: pa.ChunkedArray) -> tuple[str, bool]:
     """
     filled = texts.drop_null()
     notations = (column.notation, *(DATES if column.kind == "date" else PATTERNS))
-    best, found = _best(column, notations, filled, np.ones(len(filled), np.int64))
+    best, found = _best_notation(column, notations, filled, np.ones(len(filled), np.int64))
     own = found[best.notation]
     there = ~np.isnan(own)
     others = [one for one in found.values() if (~np.isnan(one)).sum() == there.sum()]

@@ -39,8 +39,8 @@ from hetfl_flwr.data.roles import (
     check_spelling,
     columns_called,
     is_between,
-    is_nameless,
     is_text,
+    is_unnamed,
     roles,
 )
 from hetfl_flwr.data.rows import joined, notes_on, read_file, reason, with_folders
@@ -82,7 +82,7 @@ class Source(Memo):
         The owner of each file of the frame if each file has one, else empty.
     channels : tuple of str
         The names of the channels of series from a long table, else empty.
-    nameless : mapping
+    unnamed : mapping
         Columns without a name that are left out, and why.
     """
 
@@ -97,7 +97,7 @@ class Source(Memo):
     notes: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
-    nameless: Mapping[str, str] = field(default_factory=dict)
+    unnamed: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -163,14 +163,14 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     whole, lacking = joined(
         [(name or f"split '{split}'" * bool(test), frame) for split, name, frame in splits], reading
     )
-    nameless = {} if entry else _nameless(whole, reading)
-    notes += _notes_on(place, nameless)
+    unnamed = {} if entry else _unnamed(whole, reading)
+    notes += _notes_on(place, unnamed)
     if columns := parse_pivot(reading.pivot):
         check_lacking(lacking, columns)
-        whole, channels, said = pivoted(whole.without([*nameless]), place, columns, reading)
+        whole, channels, said = pivoted(whole.without([*unnamed]), place, columns, reading)
         notes += said
         reading = replace(reading, series_column=columns[-1], series_layout="channels-first")
-    label, kind, inputs = roles(place, whole.without([*nameless]), lacking, reading)
+    label, kind, inputs = roles(place, whole.without([*unnamed]), lacking, reading)
     if entry and entry.without:
         whole = whole.take(np.flatnonzero(~np.isin(whole[label].to_numpy(), entry.without)))
     in_test = whole.in_file >= len(train)
@@ -181,7 +181,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         _check_images(place, whole, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
     source = Source(
-        place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels, nameless
+        place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels, unnamed
     )
     declared = {label for _, label in parse_classes(reading.classes)}
     return _labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared])
@@ -400,16 +400,16 @@ def _check_images(place: str, frame: Frame, column: str) -> None:
         raise DataError(f"column '{column}' of {place} holds no images: set image-column to one that does")
 
 
-def _nameless(frame: Frame, reading: Reading) -> dict[str, str]:
+def _unnamed(frame: Frame, reading: Reading) -> dict[str, str]:
     """Return unnamed columns that no key names, and why each is left out: they are empty, or hold row names."""
-    unnamed = [name for name in frame.names if is_nameless(name) and name not in reading.named]
+    unnamed = [name for name in frame.names if is_unnamed(name) and name not in reading.named]
     empty = {name: "unnamed and empty" for name in unnamed if frame[name].null_count == len(frame)}
     return empty | {name: "row names" for name in unnamed if name not in empty and not is_between(name)}
 
 
-def _notes_on(place: str, nameless: Mapping[str, str]) -> tuple[str, ...]:
+def _notes_on(place: str, unnamed: Mapping[str, str]) -> tuple[str, ...]:
     way_out = "; to learn from it, give it a name, or name it in numeric-columns or categorical-columns"
-    columns = {why: [name for name, own in nameless.items() if own == why] for why in nameless.values()}
+    columns = {why: [name for name, own in unnamed.items() if own == why] for why in unnamed.values()}
     return tuple(
         f"{columns_called(names)} of {place}, {why}: left out{way_out * why.startswith('row')}"
         for why, names in columns.items()

@@ -165,7 +165,7 @@ def _other_column(source: Source, name: str, part: str) -> ColumnFacts:
         first = "" if part == "image" or missing.all() else cells[int(np.argmin(missing))].as_py()
     except ValueError:  # texts that are not UTF-8, in a column that is not used
         missing, first = cells.is_null().to_numpy(), ""
-    why = source.nameless.get(name) or "ignore-columns" * source.reading.ignores(name)
+    why = source.unnamed.get(name) or "ignore-columns" * source.reading.ignores(name)
     return ColumnFacts(name, part, missing=int(missing.sum()), example=str(first)[:60].strip(), why=why)
 
 

@@ -81,7 +81,7 @@ def _column(
     if wanted in names:
         return wanted
     near = get_close_matches(wanted, names, n=1) if wanted else []
-    choices = (not wanted and declared) or [name for name in names if not is_nameless(name)]
+    choices = (not wanted and declared) or [name for name in names if not is_unnamed(name)]
     if not wanted:
         lead = f"has {len(declared)} columns of {what}" if declared else f"does not say which column holds the {what}"
     elif key == "label-column" and len(several) > 1 and {*several} <= {*names}:
@@ -170,7 +170,7 @@ def twins_among(names: Iterable[str | int], *, cased: bool = False) -> str:
     return some(twins)
 
 
-def is_nameless(column: str) -> bool:
+def is_unnamed(column: str) -> bool:
     """Return whether pandas or readr made up the name of a column, as they do for unnamed columns and row names."""
     return re.fullmatch(r"Unnamed: \d+(\.\d+)?|\.\.\.\d+|__index_level_\d+__", column) is not None
 

@@ -111,7 +111,7 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             source.frame.rows_said,
             missing=source.reading.missing,
             values=values.get(name, ()),
-            plainly=source.is_catalogued,
+            catalogued=source.is_catalogued,
             train_rows=source.train_rows,
         )
         of_words = decision.column and decision.column.kind == "category" and name not in declared
