@@ -426,7 +426,7 @@ def digest_of(model: nn.Module) -> int:
 
 
 def _python_numbers(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
-    """Return an algorithm's ``self.numbers`` as Python numbers; raise StateError for other values or keys."""
+    """Convert an algorithm's ``self.numbers`` to Python numbers; raise StateError for other values or keys."""
     found = dict[str, int | float]()
     for name, value in numbers.items():
         plain = value.item() if isinstance(value, np.generic) else value
@@ -460,6 +460,6 @@ def _validation_and_domain_metrics(node: Node, model: nn.Module, accuracy: float
 
 
 def _pooled_accuracy(model: nn.Module, several: Iterable[Samples]) -> float:
-    """Return a model's accuracy over several sets of samples taken together."""
+    """Return the accuracy of a model over several sets of samples as one."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)

@@ -336,7 +336,7 @@ def _model_name(
         runs = (str(context.run_id), before) if config.state_dir else ()
         saved = (run_store(config, run, client_id).model() for run in runs if run)
         if model := next(filter(None, saved), None):
-            return Fit(model, f"client {client_id}, models = fit: {model}, as its saved state is of this model")
+            return Fit(model, f"client {client_id}, models = fit: {model}, because its saved state has this model")
         speed = device_speed(config, client_id) if simulated() else None
         return fit(config, data.train, lambda name: _built(config, name, data, client_id), client_id, speed)
 
