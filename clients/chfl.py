@@ -82,7 +82,7 @@ class CHFLClient(KnowledgeClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round; each epoch starts by computing the teacher's logits on its samples."""
-        node, config, teacher = self.node, self.node.config, self._take_up(download) if download["heads"] else []
+        node, config, teacher = self.node, self.node.config, self._load_heads(download) if download["heads"] else []
         lessons, right = deque[tuple[Tensor, float]](), list[Tensor]()
         passes = 1 if config.local_batches else config.local_epochs
 
@@ -110,7 +110,7 @@ class CHFLClient(KnowledgeClient):
         taught = {"teacher-accuracy": int(sum(right)) / samples} if right else {}
         return model_arrays(node.model.head), {SEEN: samples, "train-loss": mean_loss, **taught}
 
-    def _take_up(self, download: Arrays) -> list[Tensor]:
+    def _load_heads(self, download: Arrays) -> list[Tensor]:
         """Load the mean of all heads in modes "avg" and "avgkd"; return the teacher, or an empty list without one."""
         total = {name: download[name] for name in ("weight", "bias")}
         mean = {name: array / int(download["heads"]) for name, array in total.items()}

@@ -140,7 +140,7 @@ class FedH2LClient(KnowledgeClient):
         teachers, sizes = len(download["teachers"]), download["sizes"]
         if teachers == 0:
             return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
-        device, rows = self.node.device, [torch.from_numpy(self._taught(download))]
+        device, rows = self.node.device, [torch.from_numpy(self._rows_of_signals(download))]
         share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
@@ -189,7 +189,7 @@ class FedH2LClient(KnowledgeClient):
         indices = indices.astype(np.int32)
         return {"indices": indices, "posteriors": to_numpy(posteriors), "accuracy": to_numpy(accuracy)}
 
-    def _taught(self, download: Arrays) -> NDArray[np.int64]:
+    def _rows_of_signals(self, download: Arrays) -> NDArray[np.int64]:
         """Return the numbers (M,), among all public samples, of the rows of the teachers' signals."""
         index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
         if sizes.sum() != len(indices):

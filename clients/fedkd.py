@@ -90,7 +90,7 @@ class FedKDClient(MutualClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Load the global mentee, train it and the mentor together, and send the mentee's update."""
-        known, mentor, mentee = self._take_up(download), self.node.model, self.small
+        known, mentor, mentee = self._load_mentee(download), self.node.model, self.small
         start, share = model_arrays(mentee), linear_schedule(self.energy, round, self.node.config.rounds)
 
         def losses(inputs: Tensor, labels: Tensor) -> tuple[Terms, Tensor]:
@@ -109,7 +109,7 @@ class FedKDClient(MutualClient):
         load_model_arrays(mentee, start)
         return factor(learnt, self._weights, share), metrics if known else {**metrics, EXAMPLES: 0}
 
-    def _take_up(self, download: Arrays) -> bool:
+    def _load_mentee(self, download: Arrays) -> bool:
         """Load the global mentee or add its update; return False if the update is of a mentee that is missing here."""
         came, round, before = multiplied(download, self._weights, DOWN), download["round"], download["before"]
         if before >= 0 and (held := self.numbers.get("mentee-round", -1)) != before:

@@ -78,7 +78,7 @@ class FedProtoClient(KnowledgeClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round, then compute the client's prototypes."""
-        model, (prototypes, known) = self.node.model, self._taken(download)
+        model, (prototypes, known) = self.node.model, self._receive(download)
         untaught = self.distance_weight == 0 or not known.any()
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
@@ -95,7 +95,7 @@ class FedProtoClient(KnowledgeClient):
     def assess(self, download: Arrays) -> Metrics:
         """Evaluate the predictor on the client's test set."""
         if self.predict != "head":
-            self._taken(download)
+            self._receive(download)
         return super().assess(download)
 
     def predictor(self) -> nn.Module:
@@ -103,7 +103,7 @@ class FedProtoClient(KnowledgeClient):
         model = self.node.model
         return model if self.predict == "head" else NearestPrototype(model, self._memory).train(model.training)
 
-    def _taken(self, download: Arrays) -> tuple[Tensor, Tensor]:
+    def _receive(self, download: Arrays) -> tuple[Tensor, Tensor]:
         """Return all received prototypes, and keep those that predict."""
         prototypes, known = (torch.from_numpy(download[name]).to(self.node.device) for name in ("prototypes", "known"))
         own = self.node.data.train.class_counts(len(known)).to(known.device) > 0

@@ -71,7 +71,7 @@ class FMLClient(MutualClient):
         super().__init__(node, "fml.meme", meme)
         self.share = share
         self.alpha, self.beta = _ends("alpha", alpha), _ends("beta", beta)
-        self._travels: nn.Module = self.small if share == "model" else self.small.body
+        self._exchanged: nn.Module = self.small if share == "model" else self.small.body
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep the own model, and the adaptor if there is one; the meme is part of each download."""
@@ -79,11 +79,11 @@ class FMLClient(MutualClient):
 
     def renewed(self) -> tuple[nn.Module]:
         """Return the meme, or its body, which each download replaces."""
-        return (self._travels,)
+        return (self._exchanged,)
 
     def download_spec(self) -> PayloadSpec:
         """Expect the global model or its body; send the trained meme or its body."""
-        return whole_state(self._travels)
+        return whole_state(self._exchanged)
 
     upload_spec = assess_spec = download_spec
 
@@ -103,11 +103,11 @@ class FMLClient(MutualClient):
             return mutual(alpha, labels, student=own, teacher=forked), truth + distillation
 
         metrics = self.train_both(round, losses)
-        return state_arrays(self._travels), metrics
+        return state_arrays(self._exchanged), metrics
 
     def take(self, download: Arrays) -> None:
         """Load the global model, or its body, into the meme."""
-        self.load(self._travels, download)
+        self.load(self._exchanged, download)
 
 
 def _ends(name: str, value: float | str) -> tuple[float, float]:

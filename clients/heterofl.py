@@ -75,7 +75,7 @@ class HeteroFLClient(KnowledgeClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the client's part of the global model for one round."""
         model, counts = self.node.model, self.node.data.train.class_counts(self.node.data.spec.classes)
-        self._take_up(download)
+        self._load_part(download)
         absent, forward = counts == 0, self.forward_of(model, download)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class HeteroFLClient(KnowledgeClient):
         samples, mean_loss = self.train(self.batches(round), loss)
         trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
         has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
-        self._settle(float(download["rate"]))
+        self._complete(float(download["rate"]))
         return {**has, **trained}, {SEEN: samples, "train-loss": mean_loss}
 
     def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[Tensor], Tensor]:
@@ -101,14 +101,14 @@ class HeteroFLClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Evaluate the client's part of the global model on the client's test set."""
-        self._take_up(download)
-        self._settle(float(download["rate"]))
+        self._load_part(download)
+        self._complete(float(download["rate"]))
         return super().assess(download)
 
-    def _take_up(self, download: Arrays) -> None:
+    def _load_part(self, download: Arrays) -> None:
         self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
 
-    def _settle(self, rate: float) -> None:
+    def _complete(self, rate: float) -> None:
         """Divide the weights by r, and take batch norm's statistics over all samples, so that the model is complete."""
         with torch.no_grad():
             for parameter in scaled_parameters(self.node.model.body).values():

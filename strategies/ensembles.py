@@ -113,7 +113,7 @@ def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Sche
     held = held if len(held) else rows
     optimizer = torch.optim.Adam(student.parameters(), lr=schedule.rate, fused=True)
     batches = draw_batches(draw, len(rows), schedule.batch_size, epochs=0, batches=schedule.steps)
-    best, rose, state = _nearness(student, samples, targets, held), 0, _copied(student)
+    best, rose, state = _agreement(student, samples, targets, held), 0, _copied(student)
     every, step = max(1, schedule.patience // 10), 0
     student.train()
     for batch in batches:
@@ -130,7 +130,7 @@ def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Sche
             break
         step += 1
         if step % every == 0 or step == schedule.steps:
-            found = _nearness(student, samples, targets, held)
+            found = _agreement(student, samples, targets, held)
             if found[0] > best[0]:
                 rose = step
             if found > best:
@@ -141,7 +141,7 @@ def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Sche
     return step
 
 
-def _nearness(student: nn.Module, samples: Samples, targets: Tensor, rows: Tensor) -> tuple[float, float]:
+def _agreement(student: nn.Module, samples: Samples, targets: Tensor, rows: Tensor) -> tuple[float, float]:
     """Return a student's agreement with logits on some rows, and the negative divergence, in evaluation mode."""
     logits = outputs(student, samples, rows)
     divergence = float(kl_divergence(targets[rows].double(), logits.double()))

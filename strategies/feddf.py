@@ -98,7 +98,7 @@ class FedDF(ModelsStrategy):
         for member in roster:
             if sum(one.model == member.model for one in roster) == 1:
                 log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
-        return _named({name: model_arrays(model) for name, model in self.build(roster).items()})
+        return _with_group_prefix({name: model_arrays(model) for name, model in self.build(roster).items()})
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the weights of the client's group, or the initial weights of a new group; send nothing if left out."""
@@ -121,10 +121,10 @@ class FedDF(ModelsStrategy):
         }
         if self.schedule.steps and len(logits) > 1:
             students = {name: loaded(self.models[name], arrays) for name, arrays in means.items()}
-            targets, scope = self.robust.among_kept.mean(self._near(logits)), (self.config.seed, round)
+            targets, scope = self.robust.among_kept.mean(self._without_outliers(logits)), (self.config.seed, round)
             distil_each(students, rows, targets, self.schedule, scope, self.config.threads)
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
-        return {**server_state, **_named(means)}
+        return {**server_state, **_with_group_prefix(means)}
 
     def _kept(self, logits: Mapping[int, Logits], round: int) -> dict[int, Logits]:
         """Return the logits (R, C) by client; with "multikrum", only those of the models that it keeps."""
@@ -141,7 +141,7 @@ class FedDF(ModelsStrategy):
             return {}
         return self.robust.among_kept.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
 
-    def _near(self, logits: Mapping[int, Logits]) -> list[Logits]:
+    def _without_outliers(self, logits: Mapping[int, Logits]) -> list[Logits]:
         """Return the logits that are not far larger than those of the other teachers.
 
         The arrays of a client with a unique model cannot be compared with others, so its logits are compared here.
@@ -154,5 +154,5 @@ class FedDF(ModelsStrategy):
         return [array for client_id, array in logits.items() if client_id not in far]
 
 
-def _named(groups: Mapping[str, Arrays]) -> Arrays:
+def _with_group_prefix(groups: Mapping[str, Arrays]) -> Arrays:
     return {name: array for group, arrays in groups.items() for name, array in prefixed(f"{group}/", arrays).items()}

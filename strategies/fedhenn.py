@@ -104,7 +104,7 @@ class FedHeNN(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Return a state without a kernel."""
-        return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)))
+        return _state(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)))
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the alignment set with its factor, and the set to represent after training.
@@ -133,7 +133,7 @@ class FedHeNN(KnowledgeStrategy):
             on_weights=lambda weights: self.left_out.note(client_ids, weights > 0),
         )
         number = int(server_state["set"]) + 1
-        return _known(number, self._draw(number), factor)
+        return _state(number, self._draw(number), factor)
 
     def _draw(self, number: int) -> NDArray[np.int64]:
         return draw(PublicIndex.of(self.roster.public_samples), self.rad_size, self.config.seed, number)
@@ -179,7 +179,7 @@ MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
 """The server side in each mode; the first is the default."""
 
 
-def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix) -> Arrays:
+def _state(number: int, places: NDArray[np.integer[Any]], factor: Matrix) -> Arrays:
     """Return the server state, with the factor scaled to a largest entry of 1, so that it does not overflow float32."""
     largest = np.abs(factor).max(initial=0.0)
     scaled = factor / largest if largest > 0 else factor

@@ -58,7 +58,7 @@ class FedProto(PrototypeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Return a state without prototypes."""
-        return {} if self.asynchronous else _nothing(next(iter(roster)))
+        return {} if self.asynchronous else _no_prototypes(next(iter(roster)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average prototypes with `averaged`, Eq. (6); in mode "async", replace each client's last upload."""
@@ -79,13 +79,13 @@ class FedProto(PrototypeStrategy):
             return server_state
         keys = [name.removeprefix("counts.") for name in server_state if name.startswith("counts.")]
         if not keys:
-            return _nothing(member)
+            return _no_prototypes(member)
         stored = ((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
         means, known = self.averaged([int(key) for key in keys], stored)
         return {"prototypes": means.astype(np.float32), "known": known}
 
 
-def _nothing(member: Member) -> Arrays:
+def _no_prototypes(member: Member) -> Arrays:
     return {
         "prototypes": np.zeros((member.classes, member.width), np.float32),
         "known": np.zeros(member.classes, np.bool_),

@@ -50,7 +50,7 @@ def mean_kernel_factor(
     weights = _kernel_weights(representations, average)
     if on_weights:
         on_weights(np.array(weights))
-    return thin_factor(_less_mean_row(stack_factor(representations, weights)))
+    return thin_factor(_centred(stack_factor(representations, weights)))
 
 
 def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
@@ -83,8 +83,8 @@ def thin_factor(factor: NDArray[np.floating]) -> Matrix:
     wide = np.asarray(factor, np.float64)
     if wide.shape[0] <= wide.shape[1]:
         values, vectors = _spectrum(wide @ wide.T)
-        return _positive(vectors * np.sqrt(values))
-    return _positive(wide @ _spectrum(wide.T @ wide)[1])
+        return _fix_signs(vectors * np.sqrt(values))
+    return _fix_signs(wide @ _spectrum(wide.T @ wide)[1])
 
 
 def _kernel_weights(representations: Sequence[NDArray[np.floating]], average: Average) -> list[float]:
@@ -101,11 +101,11 @@ def _kernel_weights(representations: Sequence[NDArray[np.floating]], average: Av
 
 def _own_kernel(representation: NDArray[np.floating]) -> Matrix:
     """Return the centred kernel (n, n) of one representation."""
-    factor = _less_mean_row(representation.astype(np.float64))
+    factor = _centred(representation.astype(np.float64))
     return factor @ factor.T
 
 
-def _less_mean_row(factor: Matrix) -> Matrix:
+def _centred(factor: Matrix) -> Matrix:
     """Subtract the mean row, after subtracting the first row, so that equal rows become exact zeros."""
     shifted: Matrix = factor - factor[0]
     shifted -= shifted.mean(0)
@@ -121,7 +121,7 @@ def _spectrum(gram: Matrix) -> tuple[Matrix, Matrix]:
     return np.maximum(falling[:count], 0.0), vectors[:, ::-1][:, :count]
 
 
-def _positive(factor: Matrix) -> Matrix:
+def _fix_signs(factor: Matrix) -> Matrix:
     """Flip the signs of columns in place, so that the first entry of largest magnitude in each is positive."""
     largest = factor[np.abs(factor).argmax(0), np.arange(factor.shape[1])]
     factor *= np.where(largest < 0, -1.0, 1.0)

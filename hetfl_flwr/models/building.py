@@ -202,12 +202,12 @@ def _own_function(name: str) -> Function:
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]
         raise ModelError(unknown(f"function of module '{path}'", function, own))
     build = getattr(module, function)
-    if not _takes_one(build):
+    if not _takes_one_argument(build):
         raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes only a DataSpec")
     return build  # type: ignore[no-any-return]
 
 
-def _takes_one(build: object) -> bool:
+def _takes_one_argument(build: object) -> bool:
     """Return whether an object can be called with one argument; False for functions in C, such as `os.abort`."""
     try:
         inspect.signature(build).bind(None)  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
         if any(True for _ in layer.parameters(recurse=False)) or any(True for _ in layer.buffers(recurse=False))
     }
     if list(layers) == ["head"]:
-        raise ModelError(f"it cannot be narrowed: its body, a {type(model.body).__name__}, has no weights")
+        raise ModelError(f"it cannot be narrowed: its body ({type(model.body).__name__}) has no weights")
     for number, (name, layer) in enumerate(layers.items()):
         _narrow(layer, _Part(part, f"layer '{name}'"), takes_inputs=number == 0, is_head=layer is model.head)
     return model

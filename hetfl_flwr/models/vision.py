@@ -91,7 +91,7 @@ def vision(name: str, spec: DataSpec, pretrained: str = "", stem: Stem = "fitted
         _fit_stem(module, channels, small)
         if small:
             _fit_small(module, spec)
-    module.to_empty(device=torch.get_default_device()).apply(_draw)
+    module.to_empty(device=torch.get_default_device()).apply(_initialise)
     head = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)][-1]
     if pretrained:
         load_weights(module, head, find_weights(name, pretrained))
@@ -135,7 +135,7 @@ def _fit_small(module: Any, spec: DataSpec) -> None:
             module.set_submodule(name, nn.Linear(inputs, outputs))
 
 
-def _draw(layer: nn.Module) -> None:
+def _initialise(layer: nn.Module) -> None:
     """Initialise the weights of a layer, and set the momentum of batch norm."""
     if isinstance(layer, nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -61,7 +61,7 @@ class CandidateCost:
 
     def __str__(self) -> str:
         """Return the costs as text."""
-        return f"{self.model} takes {self.seconds:.3g} s a round and {self.memory / MB:.3g} MB"
+        return f"{self.model} takes {self.seconds:.3g} s per round and {self.memory / MB:.3g} MB"
 
 
 def fit(

@@ -51,7 +51,7 @@ MEASURED = "measured."
 ASIDE = (BEST, WITH_BEST, MEASURED)
 """Prefixes of what a client keeps in addition to its state of the last round."""
 
-LEARNS, TRAINS = attrgetter("requires_grad"), attrgetter("training")
+REQUIRES_GRAD, IN_TRAINING = attrgetter("requires_grad"), attrgetter("training")
 """Whether a parameter requires gradients, and whether a layer is in training mode."""
 
 
@@ -163,12 +163,12 @@ class Holder:
     def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for a round with a checked download; return the upload as sent, and the metrics."""
         if not self._costs:
-            upload, metrics = self.learn(_own(download), round)
+            upload, metrics = self.learn(_copy(download), round)
         else:
             with Meter(self._costs, self.node.device) as meter:
-                upload, metrics = self.learn(_own(download), round)
+                upload, metrics = self.learn(_copy(download), round)
             metrics |= {**meter.costs, EXAMPLES: metrics.pop(EXAMPLES)}
-        return upload if self.uploads_as_learnt else self._released(upload, download, round), metrics
+        return upload if self.uploads_as_learnt else self._as_sent(upload, download, round), metrics
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for a round without copying the download; return the checked, unclipped upload and the metrics."""
@@ -199,15 +199,15 @@ class Holder:
         client, node = self.client, self.node
         self.restore()
         with seeded(node.config.seed, node.client_id, "evaluate"):
-            metrics = client.assess(_own(download))
+            metrics = client.assess(_copy(download))
             metrics = {**metrics, **baseline(node.data)}
             predictor = client.predictor()
-            metrics |= _elsewhere(node, predictor, float(metrics["accuracy"]))
+            metrics |= _validation_and_domain_metrics(node, predictor, float(metrics["accuracy"]))
         is_own = predictor is node.model and not download  # then it is what the client keeps
         if node.config.state_dir and client.keeps_state and not is_own:
             self._keep_measured(download, predictor)
         if node.config.keep_best:
-            metrics = self._best(download, metrics, max(self._saved.round, int(round or 0)))
+            metrics = self._keep_best(download, metrics, max(self._saved.round, int(round or 0)))
         if not metrics[EXAMPLES]:  # without test samples, accuracy is undefined rather than 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}
@@ -272,7 +272,7 @@ class Holder:
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
         tensors = live[2] if live else {**aside, **networks(self.client), **moments}
         figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(ASIDE)}
-        self._write(ClientState(tensors, {**_plain(self.client.numbers, self._name), **figures}, round))
+        self._write(ClientState(tensors, {**_python_numbers(self.client.numbers, self._name), **figures}, round))
         if live is None and self._built is not None:
             kept = self._saved.tensors
             stays = all(kept[key] is tensor for key, tensor in aside.items())
@@ -302,7 +302,7 @@ class Holder:
         numbers = {f"{MEASURED}digest": digest_of(predictor), f"{MEASURED}round": saved.round}
         self._write(ClientState({**others, **sent}, {**saved.numbers, **numbers}, saved.round))
 
-    def _best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
+    def _keep_best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
         """Return the metrics of the best model so far; save the current model if it is the best."""
         node, saved = self.node, self._saved
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
@@ -319,7 +319,7 @@ class Holder:
         self._write(ClientState({**saved.tensors, **model}, {**others, **numbers}, round))
         return metrics
 
-    def _released(self, learnt: Arrays, download: Arrays, round: int) -> Arrays:
+    def _as_sent(self, learnt: Arrays, download: Arrays, round: int) -> Arrays:
         """Clip an upload, add noise and convert it to half precision, as set in the run config."""
         node, config = self.node, self.node.config
         if config.clipping_norm:
@@ -340,7 +340,7 @@ class _Built:
         own = [one for one in vars(client).values() if isinstance(one, nn.Module)]
         every = nn.ModuleList(dict.fromkeys((client.node.model, *kept, *own)))
         self._parameters, self._layers = [*every.parameters()], [*every.modules()]
-        self._learn, self._train = [*map(LEARNS, self._parameters)], [*map(TRAINS, self._layers)]
+        self._learn, self._train = [*map(REQUIRES_GRAD, self._parameters)], [*map(IN_TRAINING, self._layers)]
         tensors = {id(one): one for one in (*every.parameters(), *every.buffers())}
         saved = {id(one) for one in nn.ModuleList(kept).state_dict(keep_vars=True).values()}
         other = saved | {id(one) for module in client.renewed() for one in renewed_tensors(module)}
@@ -355,10 +355,10 @@ class _Built:
         client.numbers = dict(self._numbers)
         for parameter in self._parameters:
             parameter.grad = None
-        if [*map(LEARNS, self._parameters)] != self._learn:
+        if [*map(REQUIRES_GRAD, self._parameters)] != self._learn:
             for parameter, learns in zip(self._parameters, self._learn, strict=True):
                 parameter.requires_grad = learns
-        if [*map(TRAINS, self._layers)] != self._train:
+        if [*map(IN_TRAINING, self._layers)] != self._train:
             for layer, training in zip(self._layers, self._train, strict=True):
                 layer.training = training
         for copies in (self._unsaved, self.weights):
@@ -425,8 +425,8 @@ def digest_of(model: nn.Module) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
-    """Return an algorithm's ``self.numbers`` as Python numbers; raise StateError for other values or keys."""
+def _python_numbers(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
+    """Convert an algorithm's ``self.numbers`` to Python numbers; raise StateError for other values or keys."""
     found = dict[str, int | float]()
     for name, value in numbers.items():
         plain = value.item() if isinstance(value, np.generic) else value
@@ -436,19 +436,19 @@ def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
     return found
 
 
-def _own(download: Arrays) -> Arrays:
+def _copy(download: Arrays) -> Arrays:
     """Copy the arrays of a download, because other clients receive the same arrays."""
     return {name: array.copy() for name, array in download.items()}
 
 
-def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
+def _validation_and_domain_metrics(node: Node, model: nn.Module, accuracy: float) -> Metrics:
     """Evaluate a model on the validation samples and, if the data has domains, on the other domains."""
     data = node.data
     metrics: Metrics = {}
     if len(data.validation):
         metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
     if node.config.keep_best and node.config.best_on == "domains":
-        metrics["validation-acc"] = _pooled(model, (data.validation, *data.others_validation))
+        metrics["validation-acc"] = _pooled_accuracy(model, (data.validation, *data.others_validation))
     if data.others:
         measured = dict(enumerate(evaluate(model, other) for other in data.others))
         accuracies = {domain: one.accuracy for domain, one in measured.items()}
@@ -459,7 +459,7 @@ def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
     return metrics
 
 
-def _pooled(model: nn.Module, several: Iterable[Samples]) -> float:
-    """Return a model's accuracy over several sets of samples taken together."""
+def _pooled_accuracy(model: nn.Module, several: Iterable[Samples]) -> float:
+    """Return the accuracy of a model over several sets of samples as one."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)

@@ -165,14 +165,14 @@ class Node:
         """
         kept = kept_of(context)
         if kept.around is None:
-            kept.around = _surroundings(context, kept.store, before=before)
+            kept.around = _node_context(context, kept.store, before=before)
         torch.set_num_threads(kept.around["config"].threads)
         return cls(model=_new_model(kept.around), **kept.around)
 
     @classmethod
     def without_data(cls, context: Context, data: ClientData) -> "Node":
         """Build the node with data that describes the inputs but has no samples; see `unpack_inputs`."""
-        around = _surroundings(context, ContextStore(context), data)
+        around = _node_context(context, ContextStore(context), data)
         return cls(model=_new_model(around), **around)
 
     def training(self, samples: Samples) -> Samples:
@@ -294,7 +294,7 @@ class Node:
         return f"client {self.client_id} ({self.model_name})"
 
 
-def _surroundings(context: Context, store: StateStore, data: ClientData | None = None, before: str = "") -> NodeContext:
+def _node_context(context: Context, store: StateStore, data: ClientData | None = None, before: str = "") -> NodeContext:
     client_id, clients = _identity(context.node_config)
     config = resolve_models(_with_data(for_node(_parsed(*context.run_config.items()), context.node_config)))
     torch.set_num_threads(config.threads)
@@ -336,7 +336,7 @@ def _model_name(
         runs = (str(context.run_id), before) if config.state_dir else ()
         saved = (run_store(config, run, client_id).model() for run in runs if run)
         if model := next(filter(None, saved), None):
-            return Fit(model, f"client {client_id}, models = fit: {model}, as its saved state is of this model")
+            return Fit(model, f"client {client_id}, models = fit: {model}, because its saved state has this model")
         speed = device_speed(config, client_id) if simulated() else None
         return fit(config, data.train, lambda name: _built(config, name, data, client_id), client_id, speed)
 

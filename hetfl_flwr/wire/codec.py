@@ -78,7 +78,7 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
 
 def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArray[Any]:
     """Read an .npy file; check dtype, shape and length against the declaration before allocating memory."""
-    beginning = _beginning(data)
+    beginning = _head_of(data)
     shape, by_columns, dtype = _header(beginning)
     if spec is not None:
         spec.check_form(dtype, shape, where)
@@ -89,7 +89,7 @@ def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArr
     return values.reshape(shape, order="F" if by_columns else "C")
 
 
-def _beginning(data: bytes) -> bytes:
+def _head_of(data: bytes) -> bytes:
     """Return an .npy file up to the end of its header."""
     return data[: 10 + int.from_bytes(data[8:10], "little")]
 
@@ -194,7 +194,7 @@ def _arrays_of(message: Message) -> list[Array]:
 def _content_numbers(npy: bytes) -> int:
     """Return how many numbers follow an .npy header; 0 if `decode` will reject the header."""
     try:
-        return _content_bytes(npy) // _header(_beginning(npy))[2].itemsize
+        return _content_bytes(npy) // _header(_head_of(npy))[2].itemsize
     except Exception:  # a forged file may cause any of NumPy's errors
         return 0
 

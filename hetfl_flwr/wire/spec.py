@@ -168,7 +168,7 @@ class ArraySpec:
         if array.max() > high:
             raise PayloadError(f"{named} has values above {high:g}")
 
-    def _check_more(self, array: NDArray[Any], where: str) -> None:
+    def _check_conditions(self, array: NDArray[Any], where: str) -> None:
         """Raise `PayloadError` if values within their bounds violate a joint condition, such as on their sum."""
         if not array.size:
             return
@@ -244,9 +244,9 @@ class PayloadSpec:
             If the arrays do not match the declaration. The message names the sender, the array, and the expected and
             the received value.
         """
-        if checked is not None and self._is_like(checked):
+        if checked is not None and self._equals_except_total(checked):
             for spec in self._summed:
-                spec._check_more(arrays[spec.name], where)
+                spec._check_conditions(arrays[spec.name], where)
             return dict(arrays)
         if tuple(arrays) != self.names:
             self.check_names(arrays, where)
@@ -261,8 +261,8 @@ class PayloadSpec:
             array = values[place]
             if array.size and not (low <= _least(array, None) and (high == inf or _largest(array, None) <= high)):
                 spec._check_values(array, where)
-        for spec, place in self._fulfilling:
-            spec._check_more(values[place], where)
+        for spec, place in self._conditioned:
+            spec._check_conditions(values[place], where)
         return dict(arrays)
 
     def _check_forms(self, arrays: Arrays, where: str) -> None:
@@ -279,7 +279,7 @@ class PayloadSpec:
                     f"{where}: array '{spec.name}' has {letter} = {other}, array '{first}' has {letter} = {size}"
                 )
 
-    def _is_like(self, other: "PayloadSpec") -> bool:
+    def _equals_except_total(self, other: "PayloadSpec") -> bool:
         """Return whether another declaration is equal, except for `ArraySpec.total`."""
         if self._compared[0] is not other:
             self._compared[:] = other, self == other
@@ -302,7 +302,7 @@ class PayloadSpec:
         return [one for one in ranges if one[2] > -inf or one[3] < inf]
 
     @cached_property
-    def _fulfilling(self) -> list[tuple[ArraySpec, int]]:
+    def _conditioned(self) -> list[tuple[ArraySpec, int]]:
         """The arrays with conditions beyond bounds, with their positions."""
         every = [(spec, place) for place, spec in enumerate(self.arrays)]
         return [one for one in every if one[0].sums_to_one or one[0].nonzero or one[0].total is not None]
