@@ -156,7 +156,7 @@ def _table(place: str, frame: Any) -> pa.Table:
     names = [str(name) for name in getattr(frame, "columns", ())]
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
-        raise DataError(f"{place} has column {twice[0]!r} more than once: give each column a name of its own")
+        raise DataError(f"{place} has column {twice[0]!r} more than once: give each column a unique name")
     if type(frame).__module__.partition(".")[0] == "pandas":
         named = frame.set_axis(names, axis=1)
         nested = {name: named[name].map(list) for name in names if np.ndim(named[name].iloc[:1].squeeze()) > 1}
@@ -256,7 +256,7 @@ def _series(place: str, dataset: object, classes: int | Sequence[str], column: s
         labels.append(value)
         if series[number].shape != series[0].shape:
             raise DataError(
-                f"item {number} of {place} has shape {series[number].shape}, item 0 has {series[0].shape}: cut or fill "
+                f"item {number} of {place} has shape {series[number].shape}, item 0 has {series[0].shape}: crop or pad "
                 "all series to one length"
             )
     if not series:
