@@ -1,6 +1,6 @@
 """Models: a body and a linear head, a zoo of small models that adapt to the data, and any PyTorch module of the user.
 
-Nothing here trains a client's model. Of clients, only their ids are known here.
+Nothing here trains a client's model, or knows more about clients than their ids.
 """
 
 from hetfl_flwr.models.building import CatalogueRow, build_model, catalogue_rows

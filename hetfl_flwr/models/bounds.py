@@ -5,10 +5,10 @@ from math import prod
 from hetfl_flwr.errors import FederationError
 
 MAX_NUMBERS = 2**28
-"""Maximum numbers in a model or an array that the server creates: 1 GiB as float32."""
+"""Maximum number of values in a model or an array that the server creates: 1 GiB as float32."""
 
 MAX_INPUTS = 2**24
-"""Maximum numbers in one input of a model that the server builds: four images of 2048 x 2048 pixels."""
+"""Maximum number of values in one input of a model that the server builds: four images of 2048 x 2048 pixels."""
 
 
 def check_size(what: str, *shape: int) -> None:

@@ -27,7 +27,7 @@ from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
 from hetfl_flwr.seeding import seeded
 
 LARGEST = 2**30
-"""Maximum numbers in a model of the zoo: with gradients and the moments of Adam, they take 16 GiB."""
+"""Maximum number of values in a model of the zoo: with gradients and the moments of Adam, they take 16 GiB."""
 
 
 class CatalogueRow(NamedTuple):

@@ -41,10 +41,10 @@ class LastState(nn.Module):
 
 
 def lstm(layers: int, spec: DataSpec) -> SplitModel:
-    """Build an embedding, an LSTM of one or more layers, and two linear layers; raise ModelError if data are not texts.
+    """Build an embedding, an LSTM of one or more layers, and two linear layers.
 
     Makhija et al. (FedHeNN), ICML 2022, section 4.1, use one or two layers for Sentiment140 and do not report their
-    width; here embedding, state and hidden layer have width 100.
+    width; here embedding, state and hidden layer have width 100. Raises ModelError if the data are not texts.
 
     Examples
     --------
@@ -55,9 +55,9 @@ def lstm(layers: int, spec: DataSpec) -> SplitModel:
 
 
 def bag(spec: DataSpec) -> SplitModel:
-    """Build a bag of words: the mean of the token embeddings, and two linear layers; raise ModelError if not for texts.
+    """Build a bag of words: the mean of the token embeddings, 0 for a text without tokens, and two linear layers.
 
-    The mean is 0 for a text without tokens.
+    Raises ModelError if the data are not texts.
 
     Examples
     --------
