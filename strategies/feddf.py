@@ -38,7 +38,7 @@ BATCH = 128
 
 
 class FedDF(ModelsStrategy):
-    """Averages the weights of each architecture's clients, and distils the ensemble of all models into each mean.
+    """Averages the weights of each architecture's clients, and distills the ensemble of all models into each mean.
 
     Algorithms 1 and 3: the clients of one architecture are a group. Their weights are averaged by their numbers of
     training samples, as in FedAvg. On the server, a student of each group then starts from this mean, and is trained
@@ -97,7 +97,7 @@ class FedDF(ModelsStrategy):
         self._public = PublicSamples(roster, self.config.normalize)
         for member in roster:
             if sum(one.model == member.model for one in roster) == 1:
-                log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
+                log(INFO, "feddf: no other client has the model of %s: only distillation links it to them", member)
         return _with_group_prefix({name: model_arrays(model) for name, model in self.build(roster).items()})
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:

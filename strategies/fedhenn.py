@@ -142,7 +142,7 @@ class FedHeNN(KnowledgeStrategy):
 class FedHeNNHomogeneous(WeightStrategy):
     """Averages the weights of equal models, and draws the samples on which clients align with the global model.
 
-    Eq. (4): the mean of the clients' weights by their numbers of training samples, as in FedAvg.
+    Eq. (4): the mean of the clients' weights, weighted by numbers of training samples, as in FedAvg.
 
     Wire   down: the weights, aligned (R,) int32: 4 bytes per parameter and running statistic, and 4 R
            up: the weights

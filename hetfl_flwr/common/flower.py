@@ -73,7 +73,7 @@ def simulates_clients() -> bool:
 
 
 def ask_again(after: float) -> None:
-    """Set after how many seconds a server asks again for a reply that its link has received in part; Flower's is 1."""
+    """Set the seconds after which a server asks again for a partly received reply; Flower's default is 1."""
     from flwr.superlink.grid import http_grid  # slow
 
     http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]

@@ -96,7 +96,7 @@ def resized(arrays: Arrays, size: int) -> Arrays:
 
 
 def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return the images (1797, 8, 8) and their labels from scikit-learn's file, because its import takes long."""
+    """Read the images (1797, 8, 8) and their labels from scikit-learn's file: importing scikit-learn is slow."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")

@@ -46,7 +46,7 @@ def unlike(before: str, now: str) -> str:
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's data: three sets of samples without a common row.
+    """A client's data: three disjoint sets of samples.
 
     Parameters
     ----------

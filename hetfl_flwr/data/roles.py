@@ -133,7 +133,7 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
 
 
 def columns_called(names: Sequence[str]) -> str:
-    """Return columns as messages name them, the first five."""
+    """Return the names of columns for a message: at most the first five."""
     return f"column{'s' * (len(names) > 1)} {some([*map(repr, names)])}"
 
 
@@ -207,7 +207,7 @@ def shape_of(kind: pa.DataType) -> str:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether cells of a type are texts."""
+    """Return whether a type is a text type."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

@@ -77,7 +77,7 @@ def with_folders(frame: Frame, path: Path, root: Path | None) -> Frame:
 
 
 def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
-    """Return the notes of files, one line for all files with the same note."""
+    """Return the notes on files; files with the same note share a line."""
     found: dict[str, list[str]] = {}
     for frame in frames:
         for line in frame.notes:

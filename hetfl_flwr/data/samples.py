@@ -121,7 +121,7 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
 
 
 def _shifted(inputs: Tensor, origin: Tensor | None) -> Tensor:
-    """Subtract the origin from stored inputs, unless that is done, and convert them to float32."""
+    """Subtract the origin from stored inputs, unless already done, and convert them to float32."""
     shifted = inputs - origin if origin is not None and inputs.dtype == torch.float64 else inputs
     return shifted.to(torch.float32)
 

@@ -64,7 +64,7 @@ def _rescaled(arrays: Arrays, other: Arrays) -> Arrays:
 
 
 def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
-    """Return public samples scaled as by a client that has only these; their labels are 0.
+    """Return public samples as a client that has only these would scale them; their labels are 0.
 
     `inputs` (N, *shape) are as stored, N at least 1. The largest value of images becomes 1.0; a missing value of a
     table becomes the mean of its column.

@@ -114,7 +114,7 @@ def _resnet(stages: int, classes: int) -> nn.Module:
 
 
 def _fit_stem(module: nn.Module, channels: int, small: bool) -> None:
-    """Set the input channels of the first convolution, and let it keep the size of small images."""
+    """Set the input channels of the first convolution, and make it keep the size of small images."""
     name, own = next((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d))
     layout: dict[str, Any] = {"kernel_size": own.kernel_size, "stride": own.stride, "padding": own.padding}
     if small:

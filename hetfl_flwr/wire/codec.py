@@ -147,7 +147,7 @@ def payload_bytes(message: Message) -> int:
 
 
 def payload_numbers(message: Message) -> int:
-    """Return how many numbers a message's arrays have, in any precision."""
+    """Return the number of elements in a message's arrays, regardless of precision."""
     return sum(_content_numbers(array.data) for array in _arrays_of(message))
 
 
@@ -192,7 +192,7 @@ def _arrays_of(message: Message) -> list[Array]:
 
 
 def _content_numbers(npy: bytes) -> int:
-    """Return how many numbers follow an .npy header; 0 if `decode` will reject the header."""
+    """Return the number of elements that follow an .npy header; 0 if `decode` will reject the header."""
     try:
         return _content_bytes(npy) // _header(_head_of(npy))[2].itemsize
     except Exception:  # a forged file may cause any of NumPy's errors

@@ -50,7 +50,7 @@ def is_object(dataset: object) -> bool:
 
 
 def stored(dataset: object, series: str = "") -> tuple[Path, bool]:
-    """Write a data set to files, unless it was written before; return their folder, and whether each is one client's.
+    """Write a data set to files, unless it was written before; return their folder, and whether each is a client's.
 
     `dataset` is one of `ACCEPTED`; a list of several, or a dict by the clients' names, holds one per client. `series`
     is the column of time series: if it is set, the items of a torch data set are pairs of a series and a label. Raises

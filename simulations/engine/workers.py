@@ -277,7 +277,7 @@ def _work(pipe: Connection, hosted: Hosted) -> None:
 
 
 def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
-    """Run a task and return its answer and its seconds; or call a method of `Clients`."""
+    """Run a task and return its answer and the seconds it took, or call a method of `Clients`."""
     if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
         return getattr(clients, kind)(*arguments)
     node, content, round = arguments

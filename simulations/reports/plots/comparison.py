@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_IN_TITLE = 4
-"""The most runs that a title names."""
+"""Maximum number of runs that a title names."""
 NARROW = 100
 """A logarithmic axis with a smaller ratio of its ends also has ticks at 2 and 5."""
 MAX_CLIENT_LINES = 12
@@ -170,7 +170,7 @@ def require_points(run: Run) -> None:
     if curve(run).empty:
         if run.damage:
             raise RunFolderError(f"{run.damage}; no other round was evaluated: nothing to draw")
-        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
+        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let the run continue")
 
 
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
