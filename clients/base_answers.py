@@ -55,7 +55,7 @@ class AnswersClient(KnowledgeClient):
     def digested(
         self, download: Arrays, consensus: Tensor, distance: Callable[[Tensor, Tensor], Tensor], round: int
     ) -> float:
-        """Train towards the consensus, and return the mean distance before each step; 0 without a consensus.
+        """Train toward the consensus, and return the mean distance before each step; 0 without a consensus.
 
         Parameters
         ----------

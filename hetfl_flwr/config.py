@@ -393,7 +393,7 @@ class RunConfig(BaseModel):
     """mean-image: subtract the mean image of the training split; scale a table's columns, and the channels of time
     series, to mean 0 and standard deviation 1 on the client's training samples. mean-training-image: likewise, but with
     the mean of the clients' training images, without their test images. standard: scale images to mean 0 and standard
-    deviation 1 in each colour over the training split. imagenet: scale images as ImageNet weights (pretrained) expect.
+    deviation 1 in each color over the training split. imagenet: scale images as ImageNet weights (pretrained) expect.
     none: scale images to [0, 1], leave tables and time series unchanged."""
 
     augment: Literal["none", "crop", "flip", "crop-flip"] = "none"
@@ -443,7 +443,7 @@ class RunConfig(BaseModel):
 
     width_by: Literal["linear", "pool"] = "linear"
     """How a model is adapted to the embedding width. linear: by a trained linear layer and ReLU; pool: by averaging
-    neighbouring features, without training, as in HtFLlib. A narrower model then repeats its features."""
+    neighboring features, without training, as in HtFLlib. A narrower model then repeats its features."""
 
     stem: Literal["fitted", "imagenet"] = "fitted"
     """First layers of torchvision's networks and of resnet4 to resnet10 for images with sides below 64 pixels. fitted:

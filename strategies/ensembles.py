@@ -61,7 +61,7 @@ def distil_each(
     scope: tuple[int, int],
     threads: int,
 ) -> None:
-    """Train students towards logits, independently of each other and in the same order of samples.
+    """Train students toward logits, independently of each other and in the same order of samples.
 
     Parameters
     ----------

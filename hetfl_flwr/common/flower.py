@@ -34,7 +34,7 @@ __all__ = [
     "ProtoMessage",  # a message as bytes, for worker processes and checkpoints
     "ProtoRecordDict",  # a client's records as bytes, for files
     "Run",  # the description of a run that a Grid returns
-    "SType",  # the serialisation type of an Array: .npy
+    "SType",  # the serialization type of an Array: .npy
     "Scalar",  # the type of a metric's value
     "TaskIdentity",  # this process's identity for Flower; see `act_as_server`
     "act_as_server",

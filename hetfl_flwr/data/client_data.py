@@ -60,7 +60,7 @@ class ClientData:
         The index of the client's own domain, 0 or more.
     others : tuple of Samples
         The test samples of each other domain that has a client, by domain index, for a rotated family; empty for
-        other data sets. They are scaled and centred like the client's own samples.
+        other data sets. They are scaled and centered like the client's own samples.
     others_validation : tuple of Samples
         The validation samples of the same domains.
     name : str

@@ -198,7 +198,7 @@ def numbers_among(words: Sequence[str]) -> list[float]:
 
 
 def _normalised(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Normalise letters, minus signs and spaces, and remove invisible characters."""
+    """Normalize letters, minus signs and spaces, and remove invisible characters."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return texts
     seen = pc.utf8_normalize(texts, form="NFC")

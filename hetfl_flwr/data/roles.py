@@ -138,14 +138,14 @@ def columns_called(names: Sequence[str]) -> str:
 
 
 def _folded(text: str, *, cased: bool) -> str:
-    """Normalise a name so that names that look alike are equal: one form of letters, spaces and hyphens."""
+    """Normalize a name so that names that look alike are equal: one form of letters, spaces and hyphens."""
     kinds = [(letter, category(letter)) for letter in normalize("NFKC", text)]
     shown = "".join("-" if kind == "Pd" or letter == _MINUS else letter for letter, kind in kinds if kind != "Cf")
     return " ".join((shown if cased else shown.casefold()).split())
 
 
 def column_called(name: str) -> str:
-    """Normalise the letters in the name of a column, and remove invisible characters."""
+    """Normalize the letters in the name of a column, and remove invisible characters."""
     return name if name.isascii() else "".join(one for one in normalize("NFC", name) if category(one) != "Cf")
 
 

@@ -525,7 +525,7 @@ def _footer(table: pa.Table) -> int:
 
 
 def _normalised(row: Sequence[str]) -> list[str]:
-    """Normalise cells to compare them with the header, which another program may have repeated."""
+    """Normalize cells to compare them with the header, which another program may have repeated."""
     return [cell.strip("\ufeff \t").casefold() for cell in row]
 
 

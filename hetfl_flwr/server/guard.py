@@ -285,7 +285,7 @@ def measure(
 
 
 def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
-    """Return the size of a learnt array, as `measure`; values that are not finite count as infinite."""
+    """Return the size of a learned array, as `measure`; values that are not finite count as infinite."""
     spec = PayloadSpec((learnt(name, values.shape, usual=TRAINED_SIZE),))
     return measure({name: np.where(np.isfinite(values), values, np.inf)}, spec, {}, 0)
 

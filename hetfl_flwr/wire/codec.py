@@ -67,7 +67,7 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     named = f"{where}: array '{spec.name}'"
     if array.stype != SType.NUMPY:
-        raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
+        raise PayloadError(f"{named} is serialized as '{array.stype}', expected '{SType.NUMPY}'")
     try:
         return _array(array.data, spec, where)
     except PayloadError:
@@ -152,7 +152,7 @@ def payload_numbers(message: Message) -> int:
 
 
 def arrays_wire_bytes(arrays: Arrays) -> int:
-    """Return the bytes of a record of named arrays as Flower serialises it.
+    """Return the bytes of a record of named arrays as Flower serializes it.
 
     They depend only on names, dtypes and shapes, and are computed once for each combination, unless arrays have equal
     chunks: Flower sends equal chunks only once.
@@ -181,7 +181,7 @@ def _chunks(array: NDArray[Any]) -> list[tuple[int, bytes]]:
 
 
 def wire_bytes(sent: Message | ArrayRecord) -> int:
-    """Return the bytes of a message or a record as Flower serialises it: payload, headers, records and metadata."""
+    """Return the bytes of a message or a record as Flower serializes it: payload, headers, records and metadata."""
     with no_object_id_recompute():
         return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
 

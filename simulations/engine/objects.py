@@ -216,7 +216,7 @@ def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
-    """Return a torch data set as labelled images or, if its first item is a vector, as a table of numbers."""
+    """Return a torch data set as labeled images or, if its first item is a vector, as a table of numbers."""
     import datasets.features
     from datasets.arrow_dataset import Dataset
     from datasets.features import Image, Value
