@@ -55,7 +55,7 @@ class AnswersClient(KnowledgeClient):
     def digested(
         self, download: Arrays, consensus: Tensor, distance: Callable[[Tensor, Tensor], Tensor], round: int
     ) -> float:
-        """Train towards the consensus, and return the mean distance before each step; 0 without a consensus.
+        """Train toward the consensus, and return the mean distance before each step; 0 without a consensus.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class AnswersClient(KnowledgeClient):
         return train(public, (rows[batch] for batch in batches), self.optimizer("digest"), loss)[1]
 
     def revisited(self, optimizer: Optimizer, round: int) -> tuple[int, float]:
-        """Train on the client's own rows for one round; return the same as `hetfl_flwr.learning.training.train`."""
+        """Train on the client's own rows for one round; return what `hetfl_flwr.learning.training.train` returns."""
         batches = self.batches(round, samples=len(self.own))
         return train(self.node.training(self.own), batches, optimizer, self.own_loss)
 

@@ -24,9 +24,9 @@ class GlobalModelClient(SharedPartClient):
     node : Node
         The client's node.
     exchange_every : int
-        How many times the local work of the run config (``local-batches`` or ``local-epochs``) is done between two
-        exchanges, 1 or more. A round is still one exchange, with the same bytes and this many times the steps, so that
-        the bytes per local step can match those of another method (Li et al., "FedH2L", Table 2).
+        The local work between two exchanges, as a multiple of that in the run config (``local-batches`` or
+        ``local-epochs``), 1 or more. A round is still one exchange, with the same bytes and this many times the steps,
+        so that the bytes per local step can match those of another method (Li et al., "FedH2L", Table 2).
     """
 
     fine_tunes = True

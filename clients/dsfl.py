@@ -1,4 +1,4 @@
-"""DS-FL, client side: training on private data, and on the mean scores of all clients on unlabelled public samples.
+"""DS-FL, client side: training on private data, and on the mean scores of all clients on unlabeled public samples.
 
 Itahara, Nishio, Koda, Morikura and Yamamoto, "Distillation-Based Semi-Supervised Federated Learning for
 Communication-Efficient Collaborative Training With Non-IID Private Data", IEEE Transactions on Mobile Computing 2023.

@@ -1,4 +1,4 @@
-"""FedHe, client side: local training pulled towards the server's average logits of each sample's class.
+"""FedHe, client side: local training pulled toward the server's average logits of each sample's class.
 
 Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federated Learning", MSN 2021.
 """

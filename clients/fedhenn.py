@@ -145,7 +145,7 @@ class FedHeNNClient(AligningClient):
         return representations(Dim("Q", self.rad_size), self.node.model.width)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train towards the mean kernel for one round, and represent the next set."""
+        """Train toward the mean kernel for one round, and represent the next set."""
         factor = torch.from_numpy(download["factor"]).to(self.node.device)
         metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor)
         return {"representations": to_numpy(self.represent(download["asked"]))}, metrics
@@ -175,7 +175,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         return weights(self.node.model)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train the global model towards its own kernel for one round."""
+        """Train the global model toward its own kernel for one round."""
         model = self.node.model
         self.load(model, {name: download[name] for name in weights(model).names})
         self.numbers["trained"] = 1

@@ -1,4 +1,4 @@
-"""FedMRL, client side: two bodies with fused representations, and two heads, one of which uses a part of these.
+"""FedMRL, client side: two bodies with fused representations, and two heads, one of which uses only a part of them.
 
 Yi, Yu, Ren, Wang, Li, "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024 (arXiv
 2406.00488).

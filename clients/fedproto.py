@@ -1,4 +1,4 @@
-"""FedProto, client side: embeddings are pulled towards the mean prototype of their class.
+"""FedProto, client side: embeddings are pulled toward the mean prototype of their class.
 
 Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI
 2022.

@@ -21,8 +21,8 @@ class FedProxClient(GlobalModelClient):
 
     Wire   as in `strategies.fedavg.FedAvg`.
     State  as in `clients.base_weights.GlobalModelClient`.
-    Departs from the paper: all clients do the same amount of work, and their weights are averaged by their numbers of
-    training samples (the paper samples clients by these and averages with equal weights).
+    Departs from the paper: all clients do the same amount of work, and the average is weighted by their numbers of
+    training samples (the paper samples clients in proportion to these numbers, and averages with equal weights).
 
     Parameters
     ----------

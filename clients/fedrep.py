@@ -19,18 +19,18 @@ class FedRepClient(SharedPartClient):
 
     Algorithm 1, with mini-batches or epochs instead of single steps. The body trains for the run config's
     ``local-epochs`` or ``local-batches``, and so does the head by default. In the authors' published code, the head
-    trains for all local epochs but the last, and the body for the last: of ten, ``head-epochs = 9`` and
-    ``local-epochs = 1``. Each part has its own optimizer. All clients start with the same body and the same head; a
+    trains for all local epochs but the last, and the body for the last; for ten epochs, set ``head-epochs = 9``
+    and ``local-epochs = 1``. Each part has its own optimizer. All clients start with the same body and the same head; a
     head with another number of classes has its own initial weights.
 
     Wire   as in `strategies.fedrep.FedRep`.
     State  the model, of which the next download replaces all but the head and the body's integer buffers; the moments
            of the head's optimizer, and with ``moments = "kept"`` of the body's.
-    Departs from the paper: bodies are averaged by numbers of samples; with equal weights in Algorithm 1, and for images
-    in the authors' code. In that code, SGD has a momentum of 0.5 and a weight decay of 1e-4. One optimizer trains both
-    parts and is reset in each round; here the head's keeps its moments. While the head trains, dropout and batch norm
-    of the body are in training mode; here they are in evaluation mode. After the last round, the heads train for ten
-    more epochs.
+    Departs from the paper: the average of bodies is weighted by numbers of samples; Algorithm 1, and the authors' code
+    for images, use equal weights. In that code, SGD has a momentum of 0.5 and a weight decay of 1e-4. One optimizer
+    trains both parts and is reset in each round; here, the optimizer of the head keeps its moments. While the head
+    trains, dropout and batch norm of the body are in training mode; here they are in evaluation mode. After the last
+    round, the heads train for ten more epochs.
 
     Parameters
     ----------

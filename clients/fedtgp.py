@@ -1,4 +1,4 @@
-"""FedTGP, client side: embeddings are pulled towards the server's trained prototype of their class.
+"""FedTGP, client side: embeddings are pulled toward the server's trained prototype of their class.
 
 Zhang, Liu, Hua and Cao, "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for
 Data and Model Heterogeneity in Federated Learning", AAAI 2024.
@@ -16,7 +16,7 @@ from strategies.base_prototypes import Predict
 class FedTGPClient(FedProtoClient):
     """Trains on ``CE + distance-weight * (squared distance of embeddings to the prototypes of their classes)``.
 
-    It trains like a client of FedProto, but towards the prototypes that the server has trained. After training it sends
+    It trains like a client of FedProto, but toward the prototypes that the server has trained. After training it sends
     its own prototypes: the mean embedding of each class over all of its training samples, in evaluation mode.
 
     Wire   as in `strategies.fedtgp.FedTGP`.

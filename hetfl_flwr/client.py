@@ -210,7 +210,7 @@ class KnowledgeClient(NumPyClient, ABC):
     def train(
         self, batches: Iterable[torch.Tensor], loss: Loss, optimizer: torch.optim.Optimizer | None = None
     ) -> tuple[int, float]:
-        """Minimise a loss on the client's training samples with `hetfl_flwr.train`.
+        """Minimize a loss on the client's training samples with `hetfl_flwr.train`.
 
         The samples are augmented if the run config sets ``augment``.
 

@@ -393,7 +393,7 @@ class RunConfig(BaseModel):
     """mean-image: subtract the mean image of the training split; scale a table's columns, and the channels of time
     series, to mean 0 and standard deviation 1 on the client's training samples. mean-training-image: likewise, but with
     the mean of the clients' training images, without their test images. standard: scale images to mean 0 and standard
-    deviation 1 in each colour over the training split. imagenet: scale images as ImageNet weights (pretrained) expect.
+    deviation 1 in each color over the training split. imagenet: scale images as ImageNet weights (pretrained) expect.
     none: scale images to [0, 1], leave tables and time series unchanged."""
 
     augment: Literal["none", "crop", "flip", "crop-flip"] = "none"
@@ -443,7 +443,7 @@ class RunConfig(BaseModel):
 
     width_by: Literal["linear", "pool"] = "linear"
     """How a model is adapted to the embedding width. linear: by a trained linear layer and ReLU; pool: by averaging
-    neighbouring features, without training, as in HtFLlib. A narrower model then repeats its features."""
+    neighboring features, without training, as in HtFLlib. A narrower model then repeats its features."""
 
     stem: Literal["fitted", "imagenet"] = "fitted"
     """First layers of torchvision's networks and of resnet4 to resnet10 for images with sides below 64 pixels. fitted:
@@ -465,7 +465,7 @@ class RunConfig(BaseModel):
     """Number of training rounds."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of clients sampled per round, rounded up."""
+    """Fraction of clients sampled per round; their number is rounded up."""
 
     nonparticipating_fraction: Fraction = 0.0
     """Fraction of clients, drawn by the seed, that never train, for example because they are too weak. They are
@@ -501,7 +501,7 @@ class RunConfig(BaseModel):
     than three standard deviations away). 1 or more; 0: off."""
 
     evaluate_every: Positive = 1
-    """Evaluate the clients every N rounds, and after the last."""
+    """Evaluate the clients every N rounds, and after the last round."""
 
     evaluate_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of clients that are evaluated, rounded up and drawn anew each time by the seed; means are over these
@@ -647,8 +647,8 @@ class RunConfig(BaseModel):
     Older ones are removed when a run starts. 0: all."""
 
     checkpoint_every: HowRun[Count | Literal["auto"]] = "auto"
-    """Write a checkpoint for --resume every N rounds. 0: only after the last. auto: in the local engine as often as
-    1 % of the time allows, in Flower's engines every 10 rounds."""
+    """Write a checkpoint for --resume every N rounds. 0: only after the last round. auto: in the local engine as often
+    as 1 % of the time allows, in Flower's engines every 10 rounds."""
 
     options: dict[str, Value] = Field(default_factory=dict, exclude=True)
     """Options of the algorithms, as name.key."""
@@ -799,7 +799,7 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     """
     known = [*NODE_KEYS, *OWN_NODE_KEYS]
     for key in node_config.keys() - known:
-        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is not a misspelt mixed-precision
+        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is not a misspelled mixed-precision
             raise ConfigError(unknown("node-config key", key, known))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
     return config.with_values(own) if own else config

@@ -48,7 +48,7 @@ def torch_seed(seed: int, *scope: int | str) -> int:
 def seeded(seed: int, *scope: int | str) -> AbstractContextManager[None]:
     """Seed the global generators of torch, NumPy and Python inside a ``with`` block, and restore them afterwards.
 
-    Everything that draws from a global generator inside the block, such as weight initialisation, dropout or a model's
+    Everything that draws from a global generator inside the block, such as weight initialization, dropout or a model's
     ``random.random()``, is reproducible.
 
     Parameters

@@ -58,7 +58,7 @@ class WeightStrategy(KnowledgeStrategy):
         Raises
         ------
         FederationError
-            Raised by `global_model`, or because the body has no weights.
+            Raised by `global_model`, or if the body has no weights.
         ModelError
             Raised by `global_model`.
         """

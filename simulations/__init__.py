@@ -1,4 +1,4 @@
-"""All that people do with federations: command, engine, studies, reports, trained models, deployment, authoring.
+"""Everything users do with federations: command, engine, studies, reports, trained models, deployment, authoring.
 
 No method belongs here.
 """

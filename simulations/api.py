@@ -1,8 +1,7 @@
 """The Python API of runs, for scripts and notebooks.
 
-`run` is the run that ``hetfl run`` starts, with the same folder and the same bits. Code that needs more
-than one process (``workers``, sweeps) must be called in a script, but not in a notebook, under
-``if __name__ == "__main__":``.
+`run` does what ``hetfl run`` does, with the same folder and bit-identical results. In a script, but not in a notebook,
+code that needs more than one process (``workers``, sweeps) must be called under ``if __name__ == "__main__":``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from simulations.reports.doubts import notes
 from simulations.reports.runs import Run, differences, load_run, load_runs
 
 Runs = PathLike[str] | str | Iterable[PathLike[str] | str]
-"""Results, run folders, or folders of such; or one of them."""
+"""Results, run folders, or folders that contain run folders; or one of these."""
 
 SHADOWS = 8
 """Models that the attacker of `audit` trains for each client."""
@@ -57,32 +56,33 @@ def run(
 ) -> Result:
     """Run a federation on this machine, as ``hetfl run`` does.
 
-    The first Ctrl-C, or interrupt of a notebook, lets the round end and keeps the run; the second one ends it at once.
+    The first Ctrl-C, or interrupt of a notebook, lets the round finish and keeps the run; the second one ends it at
+    once.
 
     Parameters
     ----------
     algorithm : str
-        A name of ``hetfl list algorithms``, or ``package.module`` of your own.
+        A name from ``hetfl list algorithms``, or ``package.module`` for one of your own.
     out : path, optional
         Run folder. Default: a new one under ``runs/`` in the working directory.
     resume : bool
-        Go on with the run in `out` from its last checkpoint; of the keys only ``rounds`` may differ.
+        Continue the run in `out` from its last checkpoint; only the key ``rounds`` may differ.
     workers : int
-        Worker processes, 1 or more; the results are the same bits for any number.
+        Number of worker processes, 1 or more; results are bit-identical for any number.
     progress : bool
         Whether to show a progress bar, in a terminal or a notebook.
     callbacks : str or iterable
         Called after each round: objects with the methods of a `RoundCallback`, or names, ``"module:Class"``. The
         run folder records only the names.
     settings : mapping, optional
-        Config keys as ``hetfl list keys`` has them: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
+        Config keys as listed by ``hetfl list keys``: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
     **keys
         Config keys with underscores, ``learning_rate=0.01``, and an algorithm's own as a mapping,
-        ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``. ``dataset`` may also be
-        data: a frame of pandas or polars, a ``datasets.Dataset`` or ``DatasetDict``, a torch data set of (image, label)
-        or (vector, label) pairs, or a dict of arrays by column; or a list of such, one a client, or a dict by the
-        clients' names. It is written to the cache folder of the datasets library, and the run's config names this
-        folder.
+        ``fedhe={"alpha": 0.5}``. A list becomes a comma-separated list: ``models=["mlp", "lenet5"]``. ``dataset`` may
+        also be data: a pandas or polars data frame, a ``datasets.Dataset`` or ``DatasetDict``, a torch data set of
+        (image, label) or (vector, label) pairs, or a dict of arrays by column; or a list of these, one per client, or a
+        dict by the clients' names. It is written to the cache folder of the datasets library, and the run's config
+        names that folder.
 
     Returns
     -------
@@ -92,9 +92,9 @@ def run(
     Raises
     ------
     HetflError
-        A key, the data or a model is invalid, or too few clients are left: one line.
+        A key, the data or a model is invalid, or too few clients are left. The message is one line.
     Interrupted
-        After a ``KeyboardInterrupt``, at the end of the round; says how to resume.
+        After a ``KeyboardInterrupt``, at the end of the round. The message says how to resume.
 
     Examples
     --------
@@ -115,12 +115,12 @@ def run(
 
 
 def load(folder: PathLike[str] | str) -> Result:
-    """Read a run folder of any engine, of a run that has ended, was stopped or is still active.
+    """Read the folder of a run in any engine, which has ended, was stopped or is still active.
 
     Raises
     ------
     RunFolderError
-        There is no run in it, or a file is broken.
+        There is no run in it, or a file is damaged.
     """
     return Result(folder)
 
@@ -139,7 +139,7 @@ def sweep(
 ) -> list[Result]:
     """Run a federation with every combination of some values, as ``hetfl run --sweep`` does.
 
-    Runs in `out` that have ended are not repeated; stopped ones are resumed.
+    Finished runs in `out` are not repeated; stopped runs are resumed.
 
     Parameters
     ----------
@@ -150,20 +150,20 @@ def sweep(
     workers : int
         Number of parallel runs, each in its own process.
     on : {"local", "ray"}
-        On this machine, or on the Ray cluster that it belongs to or that RAY_ADDRESS names.
+        Where to execute the runs: on this machine, or on the Ray cluster that it belongs to or that RAY_ADDRESS names.
     algorithm, progress, settings, **keys
         As in `run`.
 
     Returns
     -------
     list of Result
-        One per combination, the values of the last key varying fastest; `compare` makes a table of them.
+        One per combination, with the values of the last key varying fastest; `compare` turns them into a table.
 
     Raises
     ------
     HetflError
-        Before the first run, if any of them is invalid; after the last, if some have failed, with the reasons. Runs
-        that have ended are kept.
+        Raised before the first run if any run is invalid, and after the last, with the reasons, if some have failed.
+        Finished runs are kept.
     """
     from rich.console import Console
 
@@ -180,7 +180,7 @@ def sweep(
         failed = run_all(wanted, backend(on, workers), console)
     if failed:
         reasons = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
-        raise HetflError(f"{len(failed)} of {len(wanted)} runs have not ended: {reasons}")
+        raise HetflError(f"{len(failed)} of {len(wanted)} runs have not finished: {reasons}")
     return [Result(job.folder) for job in wanted]
 
 
@@ -199,7 +199,7 @@ class Result:
     config : dict
         All config keys with their values.
     summary : dict
-        The figures of ``summary.json``: accuracies are fractions, the mean over the clients on their own test samples.
+        The figures of ``summary.json``: accuracies are fractions, means over the clients on their own test samples.
     """
 
     def __init__(self, folder: PathLike[str] | str) -> None:
@@ -223,9 +223,9 @@ class Result:
     def clients(self) -> pd.DataFrame:
         """One row per client and round: its name and model, and its metrics, such as accuracy.
 
-        Where metrics per class were measured, ``recall`` is a dict, the recall of each class in its test set by
-        the name of the class; ``untested`` and ``unpredicted`` are lists of such names. They are as in `clients.json`:
-        numbers stand for names that stay on the node. ``frame.recall.apply(pandas.Series)`` has a column a class.
+        If per-class metrics were measured, ``recall`` is a dict from class name to recall on the client's test set;
+        ``untested`` and ``unpredicted`` are lists of class names. As in `clients.json`, numbers stand for names that
+        stay on the node. ``frame.recall.apply(pandas.Series)`` has one column per class.
         """
         models = {client["partition"]: client["model"] for client in self._run.clients}
         names = {client["partition"]: name_of(client) or None for client in self._run.clients}
@@ -248,7 +248,7 @@ class Result:
     def node(self, client: int | str) -> Node:
         """Return a client, by number or name, with its trained model and its data.
 
-        As `simulations.inference.loading.load_client`.
+        See `simulations.inference.loading.load_client`.
         """
         from simulations.inference.loading import load_client
 
@@ -256,7 +256,7 @@ class Result:
             return load_client(self.folder, client)
 
     def model(self, client: int | str) -> nn.Module:
-        """Return the model that was measured of a client; it takes inputs as in the data of `node`.
+        """Return the model that was evaluated for a client; it takes inputs as in the data of `node`.
 
         If that is the client's own model, it is a SplitModel.
         """
@@ -264,11 +264,11 @@ class Result:
         return node.predictor or node.model
 
     def export(self, client: int | str, path: Path | str) -> Path:
-        """Write a client's trained model to a file that does not need this project; as `export`."""
+        """Write a client's trained model to a file that does not need this project; see `export`."""
         return export(self.folder, client, path)
 
     def plot(self) -> Figure:
-        """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
+        """Return a figure of the accuracy over rounds, which a notebook displays as the value of a cell."""
         from simulations.reports.plots.comparison import run_figure
 
         figure = run_figure(self._run)
@@ -331,28 +331,28 @@ def compare(runs: Runs) -> pd.DataFrame:
 def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     """Return each method's gain over local training for each client: one row per method and client.
 
-    Runs are paired with those of `local` on the same rows and seed, or where there is none with those that train on
-    all data in one place (``pooled``).
+    Runs are paired with runs of `local` on the same rows and seed or, if there are none, with runs that train on all
+    data in one place (``pooled``).
 
     Parameters
     ----------
     runs : iterable
         Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``. Or one of them.
     measure : {"accuracy", "balanced-accuracy", "macro-f1", "auc"}
-        The compared metric. With one seed only accuracy has an interval.
+        The metric to compare. With one seed, only accuracy has an interval.
 
     Returns
     -------
     DataFrame
-        Method, client and its name; over how many seeds; mean final values, and their difference with its 95 %
-        interval, as fractions; p values before and after Holm's correction; the verdict, and in ``words``, which name
-        the method where there are several. ``attrs`` has the ``sentences`` by method, which runs are ``left_out`` and
-        why, and the ``notes`` that say how it was done.
+        Method, client and its name; the number of seeds; mean final values, and their difference with its 95 %
+        interval, as fractions; p values before and after Holm's correction; the verdict, and the verdict in ``words``,
+        which name the method if there are several. ``attrs`` has the ``sentences`` by method, the runs that are
+        ``left_out`` and why, and ``notes`` on how the gains were computed.
 
     Raises
     ------
     ConfigError
-        There is no run to compare with, or no other run; or the measure is unknown, or was not measured.
+        There is no baseline run, or no other run; or the measure is unknown, or was not measured.
     """
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
@@ -384,21 +384,21 @@ def audit(
     result : Result or path
         The run, or its folder.
     device : str
-        Device of the attacks, as the config key.
+        Device of the attacks, as in the config key ``device``.
     shadows : int
         Models that the attacker trains for LiRA for each client, 2 or more.
     clients : int
-        Number of clients, the first ones. 0: all.
+        Number of clients to attack, starting with the first. 0: all.
     nodes : mapping of int to path, optional
-        Of a deployment, by client: its node's ``state-dir``, or its data; at least two.
+        For a deployment: the ``state-dir`` of each client's node, or its data, by client id; at least two.
 
     Returns
     -------
     DataFrame
         One row per figure, with the fields of `simulations.audit.measures.Finding`. ``attrs`` has the
-        ``skipped`` attacks and why, the ``guarantees`` of the noise on uploads, the paths of the ``pictures``, and of a
-        deployment without `nodes` the ``estimates`` that uploads give by themselves. ``audit/`` in the run folder has
-        the same as ``audit.json``, and the pictures.
+        ``skipped`` attacks and why, the ``guarantees`` of the noise on uploads, the paths of the ``pictures`` and, for
+        a deployment without `nodes`, the ``estimates`` from the uploads alone. ``audit/`` in the run folder has the
+        same as ``audit.json``, and the pictures.
 
     Raises
     ------
@@ -452,14 +452,14 @@ def _read(runs: Runs) -> list[Run]:
     Raises
     ------
     ConfigError
-        There is none, or one is no result and no path.
+        There are none, or one is neither a result nor a path.
     """
     places = [runs] if isinstance(runs, str | PathLike) else list(runs)
     if not places:
         raise ConfigError("no run is given: name results, or run folders, such as runs/NAME")
     for place in places:
         if not isinstance(place, str | PathLike):
-            raise ConfigError(f"{place!r} is no run: give results or paths of run folders")
+            raise ConfigError(f"{place!r} is not a run: give results or paths of run folders")
     return load_runs(Path(place).expanduser() for place in places)
 
 
@@ -479,12 +479,12 @@ def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[Rou
 
 
 def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:
-    """Return config keys as the run config has them.
+    """Return config keys in the form of the run config.
 
     Raises
     ------
     ConfigError
-        A key is there twice, or has a value that none takes.
+        A key is given twice, or has a value of a type that no key accepts.
 
     Examples
     --------
@@ -544,7 +544,7 @@ def _function(key: str, value: Any) -> str:
 
 
 def _classes(record: Round, client: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return a client's metrics per class in a round, by names of classes; empty if there are none."""
+    """Return a client's per-class metrics in a round, by class name; empty if there are none."""
     return dict(named_classes(record, int(client), names)) if client in record.classes else {}
 
 

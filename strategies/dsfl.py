@@ -1,4 +1,4 @@
-"""DS-FL, server side: the mean of the clients' softmax scores on unlabelled public samples, sharpened.
+"""DS-FL, server side: the mean of the clients' softmax scores on unlabeled public samples, sharpened.
 
 Itahara, Nishio, Koda, Morikura and Yamamoto, "Distillation-Based Semi-Supervised Federated Learning for
 Communication-Efficient Collaborative Training With Non-IID Private Data", IEEE Transactions on Mobile Computing 2023.
@@ -42,7 +42,7 @@ class DSFL(AnswersStrategy):
         Number of rows in a subset, 1 or more. If there are fewer public samples, all are used.
     aggregation : {"sa", "era"}
         Whether the plain mean is sent ("sa"), or a sharpened one as in the paper's method ("era"). Before models have
-        learnt to distinguish samples, the sharpened mean predicts one or two classes for all samples; clients learn
+        learned to distinguish samples, the sharpened mean predicts one or two classes for all samples; clients learn
         this, and it persists. In the leaderboard, with three mini-batches per round, it is 60 to 70 points below the
         plain mean.
     temperature : float

@@ -1,4 +1,4 @@
-"""Distillation from an ensemble: the logits of several models, and students trained towards their mean."""
+"""Distillation from an ensemble: the logits of several models, and students trained toward their mean."""
 
 from collections.abc import Iterable, Mapping
 from math import cos, inf, isfinite, pi
@@ -61,7 +61,7 @@ def distil_each(
     scope: tuple[int, int],
     threads: int,
 ) -> None:
-    """Train students towards logits, independently of each other and in the same order of samples.
+    """Train students toward logits, independently of each other and in the same order of samples.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def distil_each(
 
 
 def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
-    """Train a student towards logits as long as its agreement with them on held-out samples rises.
+    """Train a student toward logits as long as its agreement with them on held-out samples rises.
 
     A random fifth of the samples is held out; with fewer than 5 samples, all are used for training and for measuring.
     The agreement is the share of the held-out samples for which student and logits predict the same class. A divergence

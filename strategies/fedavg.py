@@ -11,7 +11,7 @@ from hetfl_flwr import WeightStrategy
 
 
 class FedAvg(WeightStrategy):
-    """Averages the clients' weights by their numbers of training samples. One model for all.
+    """Averages the clients' weights, weighted by numbers of training samples. One model for all.
 
     Wire   the floating-point entries of the model's state dict, both ways: 4 bytes per parameter and running statistic.
            The global model is sent once more for evaluation, and counted as evaluation.

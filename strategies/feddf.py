@@ -38,12 +38,12 @@ BATCH = 128
 
 
 class FedDF(ModelsStrategy):
-    """Averages the weights of each architecture's clients, and distils the ensemble of all models into each mean.
+    """Averages the weights of each architecture's clients, and distills the ensemble of all models into each mean.
 
     Algorithms 1 and 3: the clients of one architecture are a group. Their weights are averaged by their numbers of
     training samples, as in FedAvg. On the server, a student of each group then starts from this mean, and is trained
-    towards the mean logits of *all* uploaded models f_k, of all groups, on public samples x without labels. Steps of
-    Adam minimise ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client starts from that client's
+    toward the mean logits of *all* uploaded models f_k, of all groups, on public samples x without labels. Steps of
+    Adam minimize ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client starts from that client's
     weights. With a single upload there is no ensemble and no step. A group without uploads does not change. Logits that
     are far larger than those of the other models, by ``outlier-factor``, are left out of the mean, and the log names
     the client.
@@ -56,7 +56,7 @@ class FedDF(ModelsStrategy):
     Robust the weights of a group, and the logits of all models. "multikrum" leaves out the models with logits farthest
            from the others', of all groups; a group without remaining models does not change before distillation.
     Departs from the paper: its public samples come from another data set, and distillation stops when the accuracy on
-    labelled samples of the server, measured every 100 steps, has not risen for 1,000 of at most 10,000 steps. Here the
+    labeled samples of the server, measured every 100 steps, has not risen for 1,000 of at most 10,000 steps. Here the
     clients' own public samples are used, without labels. The criterion is the agreement with the ensemble on a held-out
     fifth of them, and all numbers of steps are a twentieth. The best student is kept, and the mean is one of the
     candidates; in the authors' published code it is not, by default. The server scales inputs like a client that has
@@ -97,7 +97,7 @@ class FedDF(ModelsStrategy):
         self._public = PublicSamples(roster, self.config.normalize)
         for member in roster:
             if sum(one.model == member.model for one in roster) == 1:
-                log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
+                log(INFO, "feddf: no other client has the model of %s: only distillation links it to them", member)
         return _with_group_prefix({name: model_arrays(model) for name, model in self.build(roster).items()})
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
@@ -106,7 +106,7 @@ class FedDF(ModelsStrategy):
         return known or ({} if model is None else model_arrays(model))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average the weights of each group, and distil the ensemble of all models into each mean."""
+        """Average the weights of each group, and distill the ensemble of all models into each mean."""
         model_of, groups = {member.client_id: member.model for member in self.roster}, dict[str, list[Upload]]()
         for upload in (one for one in uploads if one.arrays):
             groups.setdefault(model_of[upload.client_id], []).append(upload)

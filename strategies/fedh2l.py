@@ -65,7 +65,7 @@ def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
 class FedH2L(KnowledgeStrategy):
     """Relays each client's posteriors on some of its public samples, and their accuracy, to its peers.
 
-    Algorithm 1, "Broadcast": the paper's decentralised exchange, through a server. The server computes nothing. In each
+    Algorithm 1, "Broadcast": the paper's decentralized exchange, through a server. The server computes nothing. In each
     round, it relays what it received in the round before.
 
     Wire   down: teachers (T,) int32, accuracies (T,) float32, sizes (T,) int32, indices (M,) int32,

@@ -2,7 +2,7 @@
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 
-Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again in each round.
+Clients align on a set of unlabeled samples (RAD): R of the clients' public samples, drawn again in each round.
 """
 
 from collections.abc import Sequence
@@ -62,10 +62,10 @@ def check_enough(rows: int) -> int:
 
 
 class FedHeNN(KnowledgeStrategy):
-    """Averages the kernels of heterogeneous models' representations of the same unlabelled samples.
+    """Averages the kernels of heterogeneous models' representations of the same unlabeled samples.
 
     Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round and their representations of its alignment
-    set. It is sent as a factor F (R, r): ``F F^T`` is the centred K_mean up to scale, and CKA is invariant to offset
+    set. It is sent as a factor F (R, r): ``F F^T`` is the centered K_mean up to scale, and CKA is invariant to offset
     and scale. r is at most R - 1, and at most the sum of the widths D.
     With ``mode = "homogeneous"`` the server side is `FedHeNNHomogeneous`.
 
@@ -75,7 +75,7 @@ class FedHeNN(KnowledgeStrategy):
            Before round 1 each client sends its public samples, and receives those of all others.
     State  set (), the number of the factor's alignment set; aligned (R, 2) int32, its rows (client, row); factor
            (R, r) float32.
-    Robust kernels, centred and scaled to a Frobenius norm of 1, as points: their geometric median (Pillutla et al.,
+    Robust kernels, centered and scaled to a Frobenius norm of 1, as points: their geometric median (Pillutla et al.,
            IEEE TSP 2022) is a kernel again; a coordinate-wise median may not be one. All kernels are in memory at once:
            8 K R^2 bytes.
     Departs from the paper: clients upload representations, instead of weights that the server runs. In each round, the
@@ -142,7 +142,7 @@ class FedHeNN(KnowledgeStrategy):
 class FedHeNNHomogeneous(WeightStrategy):
     """Averages the weights of equal models, and draws the samples on which clients align with the global model.
 
-    Eq. (4): the mean of the clients' weights by their numbers of training samples, as in FedAvg.
+    Eq. (4): the mean of the clients' weights, weighted by numbers of training samples, as in FedAvg.
 
     Wire   down: the weights, aligned (R,) int32: 4 bytes per parameter and running statistic, and 4 R
            up: the weights

@@ -30,7 +30,7 @@ class FedProto(PrototypeStrategy):
            for each client K.
     Robust the prototypes of a class, with equal weights. It takes three clients to outvote one.
     Departs from the paper: weights sum to 1, where Eq. (6) as printed divides once more by the number of clients that
-    have the class. The prototype of a class that no client of a round has does not change. All clients receive the
+    have the class. The prototype of a class that no client in a round has does not change. All clients receive the
     prototypes of all classes. The paper has no ``mode = "async"``.
 
     Parameters

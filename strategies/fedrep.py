@@ -8,7 +8,7 @@ from hetfl_flwr import WeightStrategy
 
 
 class FedRep(WeightStrategy):
-    """Averages the weights of the clients' bodies by their numbers of training samples. Heads stay on the clients.
+    """Averages the clients' bodies, weighted by numbers of training samples. Heads stay on the clients.
 
     Clients may have different numbers of classes: their heads are their own.
 

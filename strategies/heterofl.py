@@ -31,7 +31,7 @@ class HeteroFL(ModelsStrategy):
 
     Algorithm 1: a client of width r has the leading part r of the channels of each layer of the global model, and so
     the leading block of each array of weights. The global model is the widest model of the clients when the run starts.
-    Weights that no client of a round has do not change. In the head, a client counts only for its own classes
+    Weights that no client in a round has do not change. In the head, a client counts only for its own classes
     (``mask``).
 
     Wire   down: rate () float32; the leading block of each weight: 4 bytes per weight of the client's model, and 4

@@ -10,7 +10,7 @@ from hetfl_flwr import Roster, WeightStrategy, check_size, seeded
 
 
 class LGFedAvg(WeightStrategy):
-    """Averages the weights of the clients' heads by their numbers of training samples. Bodies stay on the clients.
+    """Averages the clients' heads, weighted by numbers of training samples. Bodies stay on the clients.
 
     Clients must only have the same classes and embedding width D. With ``width = 0`` in the run config D is 64, and a
     body of another width gets a projection to it.
@@ -53,7 +53,7 @@ class LGFedAvg(WeightStrategy):
 
 
 class LGFedAvgBody(WeightStrategy):
-    """Averages the weights of the clients' bodies by their numbers of training samples. Heads stay on the clients.
+    """Averages the clients' bodies, weighted by numbers of training samples. Heads stay on the clients.
 
     This is the reverse of `LGFedAvg`: the authors' scripts share the convolutions of their network for CIFAR-10, and
     keep its linear layers. Head and body are trained together; FedRep trains them one after the other.

@@ -21,9 +21,9 @@ def mean_kernel_factor(
     *,
     on_weights: Callable[[Matrix], object] | None = None,
 ) -> Matrix:
-    """Return a thin factor of the clients' centred mean kernel: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
+    """Return a thin factor of the clients' centered mean kernel: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
 
-    For a robust mean, kernels are centred and scaled to a Frobenius norm of 1, so that none has more influence by its
+    For a robust mean, kernels are centered and scaled to a Frobenius norm of 1, so that none has more influence by its
     norm; the inner product of two kernels is then their CKA. All kernels are in memory at once.
 
     Parameters
@@ -100,7 +100,7 @@ def _kernel_weights(representations: Sequence[NDArray[np.floating]], average: Av
 
 
 def _own_kernel(representation: NDArray[np.floating]) -> Matrix:
-    """Return the centred kernel (n, n) of one representation."""
+    """Return the centered kernel (n, n) of one representation."""
     factor = _centred(representation.astype(np.float64))
     return factor @ factor.T
 

@@ -34,7 +34,7 @@ __all__ = [
     "ProtoMessage",  # a message as bytes, for worker processes and checkpoints
     "ProtoRecordDict",  # a client's records as bytes, for files
     "Run",  # the description of a run that a Grid returns
-    "SType",  # the serialisation type of an Array: .npy
+    "SType",  # the serialization type of an Array: .npy
     "Scalar",  # the type of a metric's value
     "TaskIdentity",  # this process's identity for Flower; see `act_as_server`
     "act_as_server",
@@ -73,7 +73,7 @@ def simulates_clients() -> bool:
 
 
 def ask_again(after: float) -> None:
-    """Set after how many seconds a server asks again for a reply that its link has received in part (default 1)."""
+    """Set the seconds after which a server asks again for a partly received reply; Flower's default is 1."""
     from flwr.superlink.grid import http_grid  # slow
 
     http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ class Augmented(Samples):
         As in `Samples`.
     kind : {"crop", "flip", "crop-flip"}
         "crop": a random crop of the same size, shifted by up to an eighth of each side and padded with 0 after scaling
-        and centring. "flip": a horizontal flip with probability 1/2.
+        and centering. "flip": a horizontal flip with probability 1/2.
     """
 
     kind: str

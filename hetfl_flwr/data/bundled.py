@@ -16,9 +16,9 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.seeding import generator
 
-_SIDE = 16  # height and width of a coloured digit, in pixels
+_SIDE = 16  # height and width of a colored digit, in pixels
 _WAVES, _POINTS = 5000, 21
-_BRIGHTEST = 160  # of a coloured background: on white the strokes of a digit would be invisible
+_BRIGHTEST = 160  # of a colored background: on white the strokes of a digit would be invisible
 
 
 def read_digits() -> Arrays:
@@ -31,10 +31,10 @@ def read_digits() -> Arrays:
 
 
 def read_digits_colour() -> Arrays:
-    """Return the digits of `read_digits` in the same order, 3x16x16 pixels in 0..255, on coloured backgrounds.
+    """Return the digits of `read_digits` in the same order, 3x16x16 pixels in 0..255, on colored backgrounds.
 
     As MNIST-M does with MNIST, each digit is enlarged to twice its size and blended with a different background by the
-    absolute difference. A background is a gradient between four corners whose colours are random with a fixed seed. The
+    absolute difference. A background is a gradient between four corners whose colors are random with a fixed seed. The
     test split is the same.
     """
     images, labels = _digits()
@@ -44,7 +44,7 @@ def read_digits_colour() -> Arrays:
 
 
 def read_breast_cancer() -> Arrays:
-    """Return the 569 tumours of the Wisconsin diagnostic data set: 30 features, malignant (0) or benign (1).
+    """Return the 569 tumors of the Wisconsin diagnostic data set: 30 features, malignant (0) or benign (1).
 
     A fixed stratified fifth of them (114) is the test split for every seed.
     """
@@ -96,7 +96,7 @@ def resized(arrays: Arrays, size: int) -> Arrays:
 
 
 def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return the images (1797, 8, 8) and their labels from scikit-learn's file, because its import takes long."""
+    """Read the images (1797, 8, 8) and their labels from scikit-learn's file: importing scikit-learn is slow."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
@@ -106,7 +106,7 @@ def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
 
 
 def _backgrounds(count: int) -> npt.NDArray[np.int64]:
-    """Return coloured backgrounds (count, 3, 16, 16), bilinear between four corners, in integer arithmetic."""
+    """Return colored backgrounds (count, 3, 16, 16), bilinear between four corners, in integer arithmetic."""
     corners = generator(0, "digits-colour").integers(_BRIGHTEST, size=(count, 3, 2, 2))
     ramp = np.arange(_SIDE)
     weights = np.stack([_SIDE - 1 - ramp, ramp])

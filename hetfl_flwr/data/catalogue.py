@@ -26,7 +26,7 @@ class DatasetEntry:
     train_rows, test_rows : int
         The number of samples in the training split and the test split.
     licence : str
-        The licence, and the source of that statement.
+        The license, and the source of that statement.
     bundled : callable, optional
         Returns the arrays, if the data set comes with scikit-learn or is generated.
     place : str

@@ -46,7 +46,7 @@ def unlike(before: str, now: str) -> str:
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's data: three sets of samples without a common row.
+    """A client's data: three disjoint sets of samples.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class ClientData:
         The index of the client's own domain, 0 or more.
     others : tuple of Samples
         The test samples of each other domain that has a client, by domain index, for a rotated family; empty for
-        other data sets. They are scaled and centred like the client's own samples.
+        other data sets. They are scaled and centered like the client's own samples.
     others_validation : tuple of Samples
         The validation samples of the same domains.
     name : str

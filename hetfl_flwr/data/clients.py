@@ -48,7 +48,7 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Domain:
-    """One domain of a split: which one, of how many."""
+    """One domain of a split: its index, and the number of domains."""
 
     arrays: Arrays
     split: Split
@@ -82,7 +82,7 @@ class _Domain:
 
     @cached_property
     def cuts(self) -> list[_Cut]:
-        """The rows of each of its clients: those that fall to it, and those that it was dealt for measuring."""
+        """The rows of each of its clients: those that the partition assigns, and those for evaluation."""
         split, (dealt, rest), owners = self.split, self.pool, self.owners
         labels, count = self.arrays.labels.numpy()[rest], len(self.clients)
         shares = share_out(labels, split.form, count, split.seed, *self.scope, owners=owners)
@@ -114,7 +114,7 @@ class _Domain:
 
 
 class _Shares:
-    """All domains of a split, by their numbers; each is opened when it is asked for."""
+    """All domains of a split, by index; each is opened on first use."""
 
     def __init__(self, split: Split) -> None:
         reading = replace(split.reading, id_column=split.form.column, by_file=split.form.by_file)
@@ -137,7 +137,7 @@ class _Shares:
         return arrays[own].once(_Domain, split, number, len(self._places))
 
     def domains_for(self, number: int) -> list[_Domain]:
-        """Return the domains that count for a client of one of them: all of its data set, or all if rows are pooled."""
+        """Return the domains that matter to a client in one of them: all of its data set, or all if rows are pooled."""
         own, _ = self._places[number]
         return [self[other] for other, (one, _) in enumerate(self._places) if one is own or self.split.pooled]
 
@@ -146,26 +146,26 @@ class _Shares:
         return [self[number] for number in range(min(len(self._places), self.split.clients))]
 
     def name(self, domain: _Domain, cut: _Cut) -> str:
-        """Return whose data a client's are."""
+        """Return the name of the owner or domain of a client's data."""
         return joined(cut.names) if cut.names else self.labels[domain.number] if len(self.labels) > 1 else ""
 
 
 def load_client_data(split: Split, client: int) -> ClientData:
     """Return one client's training, validation and test samples.
 
-    A data set stands for one domain, a rotated family for four, a list for all of those of its names. Client k
-    is of domain k modulo their number; the clients of a domain share its rows out. With fewer clients than
-    domains, the last domains have none.
+    A data set is one domain, a rotated family has four, and a list has all domains of its data sets. Client k
+    belongs to domain k modulo the number of domains; the rows of a domain are divided among its clients. With
+    fewer clients than domains, the last domains have no clients.
 
-    The data set is decoded, and all partitions are made, once a process; every client shares them.
+    The data set is decoded, and all partitions are made, once per process; all clients share them.
     Equal splits give equal rows in every process.
 
     Parameters
     ----------
     split : Split
-        How the data are shared out and cut.
+        How the data are partitioned and split.
     client : int
-        Which client, 0..K-1.
+        The client, 0..K-1.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def holdings(split: Split) -> list[Holding]:
 
 
 def digest_of(split: Split) -> str:
-    """Return a digest of all data sets of a split as they are stored: what any client's data come from."""
+    """Return a digest of all data sets of a split as stored, from which the data of all clients come."""
     found = [domain.arrays for domain in _Shares(split).with_clients()]
     texts = [
         (one.class_names, one.input_names, one.owner_names, one.train_rows, one.words and [*one.words()])
@@ -250,9 +250,9 @@ def digest_of(split: Split) -> str:
 
 
 def most_clients(split: Split) -> int:
-    """Return how many clients a data set makes whose rows have owners: as many as have one each; 0 without owners.
+    """Return the largest number of clients for a data set whose rows have owners: one per owner; 0 without owners.
 
-    Of several domains each has as many clients as the one with the fewest owners.
+    If there are several domains, each has as many clients as the domain with the fewest owners.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def most_clients(split: Split) -> int:
 
 
 def _unfit(split: Split, arrays: Arrays, is_rotated: bool) -> str:
-    """Return why a data set cannot be split as asked; empty: it can."""
+    """Return why a data set cannot be split as requested; empty if it can."""
     spec, own_tests = arrays.spec, split.own_test is not None
     if split.normalize == "imagenet" and spec.kind != "image":
         return f"normalize = imagenet is for images, and this is a {spec.kind}: use mean-image"
@@ -278,13 +278,13 @@ def _unfit(split: Split, arrays: Arrays, is_rotated: bool) -> str:
     if split.pooled and is_rotated and own_tests and not split.shared_split:
         return (
             "pooled = true, but a test image of one domain is a training image of another: set shared-split to "
-            "true, in all runs that are compared"
+            "true in all runs that are compared"
         )
     return ""
 
 
 def _together(first: Arrays, every: Sequence[Arrays], labels: Sequence[str]) -> Arrays:
-    """Return the rows of all domains as one data set, neither with a test split nor with a scale of its own."""
+    """Return the rows of all domains as one data set, without a test split and not yet scaled."""
     if len(every) == 1:
         return first
     terms = _terms(first)
@@ -306,7 +306,7 @@ def _together(first: Arrays, every: Sequence[Arrays], labels: Sequence[str]) -> 
 
 
 def _terms(arrays: Arrays) -> dict[str, object]:
-    """Return in what data sets must be alike whose rows are put together."""
+    """Return the properties in which data sets must agree for their rows to be combined."""
     return {
         "the shape of their inputs": arrays.spec.shape,
         "their classes": [name.strip().casefold() for name in arrays.class_names] or arrays.spec.classes,
@@ -317,7 +317,7 @@ def _terms(arrays: Arrays) -> dict[str, object]:
 
 
 def _pooled(domains: Sequence[_Domain], own: _Domain, cut: _Cut) -> Tensor:
-    """Return a client's training rows of `_together`: its own, then the others' that no client holds out."""
+    """Return a client's training rows in `_together`: its own, then those of others that no client holds out."""
     starts = np.cumsum([0, *(len(domain.arrays.labels) for domain in domains)]).tolist()
     shared = [(domain, start) for domain, start in zip(domains, starts, strict=False) if domain.clients]
     offered = torch.cat([domain.rows[2] + start for domain, start in shared])

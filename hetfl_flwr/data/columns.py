@@ -34,7 +34,7 @@ ID_LIKE, WORDS_OF_AN_ID = 0.95, 3
 """The least share of distinct values among texts that are ids; the most words of such a text, on average."""
 
 MAX_CODES = 9
-"""Up to this many distinct texts that begin with a digit count as codes, such as 1a and 2b."""
+"""The maximum number of distinct texts beginning with a digit that count as codes, such as 1a and 2b."""
 
 MAX_EXCEPTIONS, MIN_NUMBERS = 0.05, 3
 """The largest share of the filled cells in a column of numbers that may hold something else; the number of distinct
@@ -198,7 +198,7 @@ def numbers_among(words: Sequence[str]) -> list[float]:
 
 
 def _normalised(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Normalise letters, minus signs and spaces, and remove invisible characters."""
+    """Normalize letters, minus signs and spaces, and remove invisible characters."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return texts
     seen = pc.utf8_normalize(texts, form="NFC")

@@ -63,7 +63,7 @@ SYSTEM = (Path("/dev"), Path("/proc"), Path("/sys"))
 """Folders of special files, some of which never end or block when read."""
 
 MANY = 5000
-"""The number of files that may take minutes to search for data."""
+"""The number of files above which a search for data may take minutes."""
 
 EXPECTED = (
     "parquet, csv, json, arrow or npz files (the hub's layout, or what save_to_disk writes), or one folder of images "
@@ -271,7 +271,7 @@ class Listing:
         ]
 
     def shown(self, files: Sequence[Path]) -> str:
-        """Return files as a note names them, the first five."""
+        """Return the names of files for a note: at most the first five."""
         return some([printable(str(file.relative_to(self.folder))) for file in files])
 
     @property

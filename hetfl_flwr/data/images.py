@@ -62,7 +62,7 @@ class Pixels:
 
         image, (channels, height, width) = _upright(cell), self.shape
         if channels == 1 and image.mode in _COLOUR:
-            raise DataError("is in colour, but others are grey: save all in the same mode")
+            raise DataError("is in color, but others are gray: save all in the same mode")
         if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image = image.convert("L" if channels == 1 else "RGB")
@@ -101,7 +101,7 @@ def _form(source: Source) -> Pixels:
 
 
 def _notes(source: Source, channels: int) -> tuple[str, ...]:
-    """Note how many images are grey among colour images, or may be transparent, by their headers.
+    """Note how many images are gray among color images, or may be transparent, by their headers.
 
     Images of the catalogue are not read, nor more than `MAX_INSPECTED`.
     """
@@ -114,7 +114,7 @@ def _notes(source: Source, channels: int) -> tuple[str, ...]:
         with suppress(OSError), Image.open(_file(cell.as_py())) as image:
             grey += channels > 1 and image.mode in _GREY
             transparent += image.has_transparency_data
-    notes = (grey, "are grey: read as colour"), (transparent, "may be transparent: put on a white background")
+    notes = (grey, "are gray: read as color"), (transparent, "may be transparent: put on a white background")
     return tuple(f"{count:,} of {len(source):,} images of {source.place} {what}" for count, what in notes if count)
 
 
@@ -136,13 +136,13 @@ def _upright(cell: Any) -> "Image":
         raise DataError(f"has {pages} pages: save each as its own file")
     if image.mode not in _GREY | _COLOUR or _is_deep(image):
         raise DataError(
-            f"has more than 8 bits for each colour, or no colours (mode {image.mode}): save it as 8-bit RGB or grey"
+            f"has more than 8 bits for each color, or no colors (mode {image.mode}): save it as 8-bit RGB or gray"
         )
     turned: Image.Image = ImageOps.exif_transpose(image)
     return turned
 
 
 def _is_deep(image: "Image") -> bool:
-    """Return whether a file has more than 8 bits for each colour; Pillow would keep only 8."""
+    """Return whether a file has more than 8 bits for each color; Pillow would keep only 8."""
     tiles = getattr(image, "tile", ())
     return any(re.search(r";16[BLN]", str(args)) or (codec[:3] == "ppm" and args[1] > 255) for codec, *_, args in tiles)

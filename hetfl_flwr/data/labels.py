@@ -83,7 +83,7 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
     if len(values) < 2:
         raise DataError(
             f"{column} has only one value, {_shown(values)}: "
-            "set label-column to one with two or more classes, or list the classes in classes"
+            "set label-column to a column with two or more classes, or set classes to a list of them"
         )
     check_spelling(column, values, "write both the same way, or list all classes in classes if they differ")
     kind = "texts" if is_text(found.type) else "numbers"

@@ -401,7 +401,7 @@ def _check_images(place: str, frame: Frame, column: str) -> None:
 
 
 def _unnamed(frame: Frame, reading: Reading) -> dict[str, str]:
-    """Return unnamed columns that no key names, and why each is left out: they are empty, or hold row names."""
+    """Return the unnamed columns that no key refers to, and why each is left out: it is empty, or holds row names."""
     unnamed = [name for name in frame.names if is_unnamed(name) and name not in reading.named]
     empty = {name: "unnamed and empty" for name in unnamed if frame[name].null_count == len(frame)}
     return empty | {name: "row names" for name in unnamed if name not in empty and not is_between(name)}
@@ -463,7 +463,7 @@ def _without_labels(source: Source, without: npt.NDArray[np.bool_]) -> list[str]
 
 
 def missing_among(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return a mask (N,) of the cells that are empty or hold a marker of missing values from `unknown`."""
+    """Return a mask (N,) of the cells that are empty or hold one of the markers of missing values in `unknown`."""
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
         cells = pc.utf8_trim_whitespace(found.cast(TEXT)) if is_text(found.type) else found

@@ -136,7 +136,7 @@ class Overview:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """At most five lines on what was read, is missing, left out and standardised, and on classes and owners."""
+        """At most five lines on what was read, is missing, left out and standardized, and on classes and owners."""
         splits = [f"{count:,} {split}" for split, count in self.rows.items() if count]
         said = [(" and ".join(splits) if len(splits) > 1 else f"{sum(self.rows.values()):,}") + " rows"]
         if columns := self.columns:
@@ -149,7 +149,7 @@ class Overview:
             said += [
                 f"missing: {_few([f'{one.name!r} {one.missing:,}' for one in kept if one.missing])}",
                 f"left out: {_few([repr(one.name) for one in columns if one.becomes == 'nothing'])}",
-                f"standardised: {_few([*map(repr, self.standardised)])}",
+                f"standardized: {_few([*map(repr, self.standardised)])}",
             ]
         counted = {"classes": self.classes, "owners": self.owners}
         said += ["; ".join(f"{len(own):,} {what}: {_most(own)}" for what, own in counted.items() if own)]

@@ -114,7 +114,7 @@ def comma_list(names: Iterable[str]) -> str:
 
 
 def parse_names(text: str) -> list[str]:
-    """Split a comma-separated list of names and normalise their spaces; a name with a comma is quoted.
+    """Split a comma-separated list of names and normalize their spaces; a name with a comma is quoted.
 
     Examples
     --------

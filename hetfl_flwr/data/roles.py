@@ -133,19 +133,19 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
 
 
 def columns_called(names: Sequence[str]) -> str:
-    """Return columns as messages name them, the first five."""
+    """Return the names of columns for a message: at most the first five."""
     return f"column{'s' * (len(names) > 1)} {some([*map(repr, names)])}"
 
 
 def _folded(text: str, *, cased: bool) -> str:
-    """Normalise a name so that names that look alike are equal: one form of letters, spaces and hyphens."""
+    """Normalize a name so that names that look alike are equal: one form of letters, spaces and hyphens."""
     kinds = [(letter, category(letter)) for letter in normalize("NFKC", text)]
     shown = "".join("-" if kind == "Pd" or letter == _MINUS else letter for letter, kind in kinds if kind != "Cf")
     return " ".join((shown if cased else shown.casefold()).split())
 
 
 def column_called(name: str) -> str:
-    """Normalise the letters in the name of a column, and remove invisible characters."""
+    """Normalize the letters in the name of a column, and remove invisible characters."""
     return name if name.isascii() else "".join(one for one in normalize("NFC", name) if category(one) != "Cf")
 
 
@@ -207,7 +207,7 @@ def shape_of(kind: pa.DataType) -> str:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether cells of a type are texts."""
+    """Return whether a type is a text type."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

@@ -53,7 +53,7 @@ def read_file(path: Path, reading: Reading, called: str = "") -> list[tuple[str,
 
 
 def _named(called: str, frame: Frame) -> Frame:
-    """Return the rows of a file with normalised column names; refuse duplicate names."""
+    """Return the rows of a file with normalized column names; refuse duplicate names."""
     names = [*map(column_called, frame.names)]
     for name, count in Counter(" ".join(name.split()) for name in names).items():
         if count > 1:
@@ -77,7 +77,7 @@ def with_folders(frame: Frame, path: Path, root: Path | None) -> Frame:
 
 
 def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
-    """Return the notes of files, one line for all files with the same note."""
+    """Return the notes on files; files with the same note share a line."""
     found: dict[str, list[str]] = {}
     for frame in frames:
         for line in frame.notes:

@@ -41,7 +41,7 @@ class Arrays(Memo):
         The number of rows of the training split, 1 or more.
     peak : float or Tensor
         The stored value that becomes 1.0, above 0; or float32 (features,) of a table, (channels, 1) of series,
-        (channels, 1, 1) of images whose colours are scaled separately. A column or channel with an infinite peak is
+        (channels, 1, 1) of images whose colors are scaled separately. A column or channel with an infinite peak is
         always 0.
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
@@ -121,7 +121,7 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
 
 
 def _shifted(inputs: Tensor, origin: Tensor | None) -> Tensor:
-    """Subtract the origin from stored inputs, unless that is done, and convert them to float32."""
+    """Subtract the origin from stored inputs, unless already done, and convert them to float32."""
     shifted = inputs - origin if origin is not None and inputs.dtype == torch.float64 else inputs
     return shifted.to(torch.float32)
 
@@ -129,7 +129,7 @@ def _shifted(inputs: Tensor, origin: Tensor | None) -> Tensor:
 def prepared(
     inputs: Tensor, spec: DataSpec, peak: float | Tensor, centre: Tensor, origin: Tensor | None = None
 ) -> Tensor:
-    """Scale and centre stored inputs (B, *shape) for a model; `Arrays` describes the arguments."""
+    """Scale and center stored inputs (B, *shape) for a model; `Arrays` describes the arguments."""
     if spec.kind == "text":
         return inputs.long()
     scaled = _shifted(inputs, origin) / peak - centre
@@ -200,7 +200,7 @@ class Samples:
         Returns
         -------
         inputs : Tensor
-            (B, *shape) float32, divided by the peak, minus the centre, with 0 for missing values; for texts the tokens,
+            (B, *shape) float32, divided by the peak, minus the center, with 0 for missing values; for texts the tokens,
             int64.
         labels : Tensor
             (B,) int64.
@@ -254,7 +254,7 @@ class Samples:
         Returns
         -------
         inputs : Tensor
-            (N, *shape) on the CPU, uint8 for images, int32 for texts, else float32; neither scaled nor centred.
+            (N, *shape) on the CPU, uint8 for images, int32 for texts, else float32; neither scaled nor centered.
             A missing value is replaced by this client's mean of the column, or by 0 if it has no mean.
         labels : Tensor
             (N,) int64, on the CPU.
@@ -270,13 +270,13 @@ class Samples:
         return inputs.to(torch.float32) if inputs.dtype == torch.float64 else inputs, self.labels.cpu()
 
     def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
-        """Return another client's samples, scaled and centred like these, on the same device.
+        """Return another client's samples, scaled and centered like these, on the same device.
 
         Parameters
         ----------
         inputs : Tensor
             (R, *shape), as `stored` returns them, already checked. Stored values must have the same meaning for both
-            clients, as they do within one data set or one rotated family. Values of a standardised table or series are
+            clients, as they do within one data set or one rotated family. Values of a standardized table or series are
             clipped to `MAX_DEVIATIONS` standard deviations from this client's mean.
         labels : Tensor
             (R,) int64, 0..C-1.
@@ -298,7 +298,7 @@ class Samples:
 
     @staticmethod
     def joined(parts: "Sequence[Samples]") -> "Samples":
-        """Concatenate copies of samples; each part keeps its own scaling and centring.
+        """Concatenate copies of samples; each part keeps its own scaling and centering.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Scale and centre inputs as ``normalize`` sets it."""
+"""Scale and center inputs as ``normalize`` sets it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,8 +34,8 @@ def scaled(
     """Give data sets of the same form a common scale, without copying values; equal arguments return the same objects.
 
     Numeric columns of a table, and channels of a series, get mean 0 and standard deviation 1; missing values do not
-    count. Categories and texts do not change. Images are centred on the mean image, to which each domain contributes
-    equally, or scaled by colour. Constant inputs become 0.
+    count. Categories and texts do not change. Images are centered on the mean image, to which each domain contributes
+    equally, or scaled by color. Constant inputs become 0.
 
     `trained` has data sets with the indices (N,) int64 of the rows to train on, which determine the scale. The scale of
     images comes from all rows of the training splits, unless `normalize` is ``"mean-training-image"``.
@@ -64,7 +64,7 @@ def _rescaled(arrays: Arrays, other: Arrays) -> Arrays:
 
 
 def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
-    """Return public samples scaled as by a client that has only these; their labels are 0.
+    """Return public samples as a client that has only these would scale them; their labels are 0.
 
     `inputs` (N, *shape) are as stored, N at least 1. The largest value of images becomes 1.0; a missing value of a
     table becomes the mean of its column.
@@ -92,7 +92,7 @@ def _mean_image(parts: _Parts) -> _Scale:
 
 
 def _standard(parts: _Parts) -> _Scale:
-    """Scale each colour by its mean and standard deviation over all pixels."""
+    """Scale each color by its mean and standard deviation over all pixels."""
     moments = [_colour_moments(arrays, rows) for arrays, rows in parts]
     mean = np.mean([first for first, _ in moments], axis=0)
     deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
@@ -101,7 +101,7 @@ def _standard(parts: _Parts) -> _Scale:
 
 
 def _colour_moments(arrays: Arrays, rows: Tensor | slice) -> tuple[_Float, _Float]:
-    """Return the means of each colour and of its square, in [0, 1]: (channels, 1, 1) each."""
+    """Return the means of each color and of its square, in [0, 1]: (channels, 1, 1) each."""
     images = arrays.inputs[rows].numpy()
     mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
     square = np.mean([np.square(image, dtype=np.float64).mean(axis=(1, 2)) for image in images], axis=0)
@@ -110,7 +110,7 @@ def _colour_moments(arrays: Arrays, rows: Tensor | slice) -> tuple[_Float, _Floa
 
 
 def _imagenet(parts: _Parts) -> _Scale:
-    """Scale each colour as torchvision's pretrained networks expect; grey uses the averages over colours."""
+    """Scale each color as torchvision's pretrained networks expect; gray uses the averages over colors."""
     first = parts[0][0]
     mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
     if first.spec.shape[0] == 1:

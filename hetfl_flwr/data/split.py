@@ -23,7 +23,7 @@ class Split:
     - Half of the data is a random half of the training rows, rounded up. A larger ``half_data_fraction`` keeps these
       clients and adds others. FedHeNN (Makhija et al., ICML 2022, Fig. 3) shrinks "the data on those clients"; here
       validation and test rows stay, so that scores can be compared.
-    - The mean image, or the deviations of colours, are taken over all domains of a rotated family. With
+    - The mean image, or the deviations of colors, are taken over all domains of a rotated family. With
       ``test_set = "client"`` they include the clients' validation and test images.
     - Pooled rows are a client's own rows, and the other clients' rows except their public ones.
 

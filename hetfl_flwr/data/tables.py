@@ -44,7 +44,7 @@ each class."""
 
 
 def read_table(source: Source, rows: IntArray) -> Arrays:
-    """Decode a table to inputs (N, features) float64 in the order `rows`, neither scaled nor centred.
+    """Decode a table to inputs (N, features) float64 in the order `rows`, neither scaled nor centered.
 
     A column of numbers or dates is one input, NaN where a value is missing. A category is one-hot encoded: it has an
     input for each value in the training split, in sorted order; a missing value counts as a value, the last one. A
@@ -233,12 +233,12 @@ def parse_features(text: str) -> float | None:
 
 
 def feature_slice(columns: int, clients: int, position: int, overlap: float | None, seed: int) -> tuple[int, ...]:
-    """Return the columns of the client at `position`, ascending: its own part of them, and some of its neighbour's.
+    """Return the columns of the client at `position`, ascending: its own part of them, and some of its neighbor's.
 
     The slices are those of SubTab (Ucar et al., NeurIPS 2021, section 3), which CHFL uses. The `columns`, shuffled by
     the seed, are cut into one equal part for each of the `clients`; the first parts get any remainder. A client has its
     own part and the last columns of the part before it, a fraction `overlap` in [0, 1) of that part, rounded; the last
-    part comes before the first. So with three or more clients, each shares as many columns with both neighbours. In the
+    part comes before the first. So with three or more clients, each shares as many columns with both neighbors. In the
     paper the slices do not form a ring: the first slice is extended at its other end instead.
 
     Columns are those of `Arrays.groups`: a category keeps all its inputs. All slices together cover all columns, and

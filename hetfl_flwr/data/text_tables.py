@@ -351,8 +351,8 @@ def _header(
     """Return the index of the header row and its names, one for each column.
 
     The header is the first row as wide as the table that names each column except, possibly, the first. If it has one
-    name less than columns, rows have names, or end in a separator if the last cells are empty. The last comment line is
-    the header, as NumPy writes it, if the row below it has a number and no word above numbers.
+    name too few, rows have names, or end in a separator if the last cells are empty. The last comment line is the
+    header, as NumPy writes it, if the row below it has a number and no word above numbers.
     """
     if not any(any(row) for row in rows):
         raise DataError(f"{called} is empty: add rows, or remove it")
@@ -525,7 +525,7 @@ def _footer(table: pa.Table) -> int:
 
 
 def _normalised(row: Sequence[str]) -> list[str]:
-    """Normalise cells to compare them with the header, which another program may have repeated."""
+    """Normalize cells to compare them with the header, which another program may have repeated."""
     return [cell.strip("\ufeff \t").casefold() for cell in row]
 
 

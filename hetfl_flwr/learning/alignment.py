@@ -1,7 +1,8 @@
 """Similarity of two representations of the same samples.
 
-Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022 (FedHeNN); centred
-kernel alignment (CKA) after Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
+Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022 (FedHeNN);
+centered kernel alignment (CKA) after Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML
+2019.
 
 For kernels K and L over the same n samples, with ``H = I - 11^T / n``::
 
@@ -17,14 +18,14 @@ import torch
 from torch import Tensor
 
 MIN_ALIGNED = 4
-"""Minimum number of samples for CKA. After centring, n samples span n - 1 dimensions, so that CKA of 2 samples is
+"""Minimum number of samples for CKA. After centering, n samples span n - 1 dimensions, so that CKA of 2 samples is
 always 1, and of 3 samples usually close to 1."""
 
 
 def linear_cka(x: Tensor, y: Tensor) -> Tensor:
     """Return the CKA of two representations with the linear kernel: Eq. (3).
 
-    With centred columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``, computed from the two representations
+    With centered columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``, computed from the two representations
     without a kernel over the samples. ``y`` may also be a factor of any positive semidefinite kernel ``F F^T``. CKA is
     invariant to orthogonal transforms, scaling and translation of either argument. It is computed in float32 at least,
     and differentiable in both arguments.
@@ -51,7 +52,7 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _from_first(x: Tensor) -> Tensor:
-    """Subtract the first row, so that equal rows become exact zeros; centring cancels it otherwise."""
+    """Subtract the first row, so that equal rows become exact zeros; centering cancels it otherwise."""
     return x.to(torch.promote_types(x.dtype, torch.float32)) - x[0].detach()
 
 

@@ -56,7 +56,7 @@ def decoupled_kd(
     target_term : Tensor
         KL(b_teacher || b_student), averaged over the batch; b is the pair of probabilities (true class, all others).
     non_target_term : Tensor
-        KL(p_teacher; T || p_student), averaged over the batch; p is the renormalised distribution over the other
+        KL(p_teacher; T || p_student), averaged over the batch; p is the renormalized distribution over the other
         classes. 0 if C is 2.
     """
     student, student_rest = _decouple(student_logits, labels)

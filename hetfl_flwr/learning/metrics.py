@@ -10,7 +10,7 @@ Metrics = dict[str, Scalar]
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Return the plain mean, or None without values.
+    """Return the unweighted mean, or None if there are no values.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def weighted_mean(values: Mapping[int, float], samples: Mapping[int, int]) -> float | None:
-    """Return the mean of the clients' values weighted by their numbers of samples, or None without samples.
+    """Return the mean of the clients' values weighted by their numbers of samples, or None if there are no samples.
 
     Examples
     --------

@@ -68,7 +68,7 @@ def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
     weights 0 computes the same function, if channels keep their order from layer to layer, as in a chain or a ResNet.
 
     Layers with weights may be linear, one- and two-dimensional convolutions (with one group, or one per channel) and
-    batch norm, and the first of them takes the inputs. New weights are initialised as PyTorch does. With `part` 1, the
+    batch norm, and the first of them takes the inputs. New weights are initialized as PyTorch does. With `part` 1, the
     model does not change. Raises ModelError for other layers, or if a layer's number of channels has no such part.
 
     Examples

@@ -53,8 +53,8 @@ def find_weights(name: str, source: str) -> Path:
 def load_weights(module: nn.Module, head: str, file: Path) -> None:
     """Load the weights of a file into a network with torchvision's layer names and a linear layer `head` at the end.
 
-    For images of one channel, the weights of the first convolution are summed over the three colours, which gives the
-    same result as three equal colours. The head is not loaded if the file has none or its number of classes differs.
+    For images of one channel, the weights of the first convolution are summed over the three colors, which gives the
+    same result as three equal colors. The head is not loaded if the file has none or its number of classes differs.
     Each file is read once per process. Raises ModelError if it cannot be read, or has the weights of another network.
     """
     weights, own = dict(_read(file)), module.state_dict()

@@ -58,7 +58,7 @@ def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
     same = {name: now[name] for name, buffer in buffers.items() if torch.equal(now[name], buffer)}
     for name, tensor in before.items():
         if name not in same and not tensor.isfinite().all():
-            raise ModelError(f"'{name}' of its state has values that are not finite, and training changes it")
+            raise ModelError(f"'{name}' in its state has values that are not finite, and training changes it")
     return same
 
 

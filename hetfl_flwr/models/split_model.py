@@ -217,7 +217,7 @@ def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
         setattr(model.get_submodule(path), own, value)
     if changed:
         raise ModelError(
-            f"training changed '{changed[0][1]}' of the state, which its first two batches do not change, so it "
+            f"training changed '{changed[0][1]}' in the state, which its first two batches do not change, so it "
             "is treated as constant and not sent: update it in every batch, or keep it out of the state"
         )
 

@@ -9,7 +9,7 @@
   image, and a pooling halves it again. HtFLlib and FedProto use their ResNets in this way.
 - ResNets with 4, 6, 8 and 10 layers are HtFLlib's: torchvision's with one block in each of the first one to four
   stages.
-- Weights are initialised as those of torchvision's ResNets: convolutions by He's rule, linear layers as in PyTorch.
+- Weights are initialized as those of torchvision's ResNets: convolutions by He's rule, linear layers as in PyTorch.
 - The momentum of batch norm's running statistics is 0.1, PyTorch's default. Torchvision's MobileNet V3 uses 0.01, for
   the many thousand batches of ImageNet; with a few hundred batches in a federation, it would be tested at chance level.
 """
@@ -114,7 +114,7 @@ def _resnet(stages: int, classes: int) -> nn.Module:
 
 
 def _fit_stem(module: nn.Module, channels: int, small: bool) -> None:
-    """Set the input channels of the first convolution, and let it keep the size of small images."""
+    """Set the input channels of the first convolution, and make it keep the size of small images."""
     name, own = next((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d))
     layout: dict[str, Any] = {"kernel_size": own.kernel_size, "stride": own.stride, "padding": own.padding}
     if small:
@@ -136,7 +136,7 @@ def _fit_small(module: Any, spec: DataSpec) -> None:
 
 
 def _initialise(layer: nn.Module) -> None:
-    """Initialise the weights of a layer, and set the momentum of batch norm."""
+    """Initialize the weights of a layer, and set the momentum of batch norm."""
     if isinstance(layer, nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         if layer.bias is not None:

@@ -1,7 +1,7 @@
 """Handle one message of a client: restore its state, train or evaluate, save its state.
 
-A client is built for each message or stays in memory. Both give the same bits: before each message, a client that
-stays is reset to the attributes it was built with, and its saved state is loaded.
+A client is built for each message or stays in memory. Both give bit-identical results: before each message, a client
+that stays is reset to the attributes it was built with, and its saved state is loaded.
 """
 
 from collections.abc import Iterable, Mapping

@@ -130,7 +130,7 @@ class Checkpoint:
         except DamagedError as error:
             raise RunFolderError(str(error)) from None
         if folder.name != f"round-{values['round']}":
-            raise RunFolderError(f"{folder}: damaged (it is of round {values['round']})")
+            raise RunFolderError(f"{folder}: damaged (it holds round {values['round']})")
         return cls(folder, _RUN_STATE.validate_python(values), arrays)
 
 

@@ -120,7 +120,7 @@ class Resumption(NamedTuple):
         results.resume(at["begun"])
         before, [now] = at["versions"], results.ledger.versions
         if before and (said := changed(before[-1], now)):
-            warn(f"versions differ from those of the original run, so bits may differ: {said}")
+            warn(f"versions differ from those of the original run, so results may not be bit-identical: {said}")
         results.ledger.versions = [*(one for one in before if one != now), now]
         for loss in self.losses:
             warn(loss)

@@ -56,7 +56,7 @@ def default_clients(config: RunConfig) -> int:
     """Return the number of clients of a local run that does not set it.
 
     It is the number of owners of rows, else the number of listed folders and files, else 10. More than `MANY_OWNERS`
-    give a warning, because the column may not be one of owners. Raises `ConfigError` if there are more owners than a
+    give a warning, because the column may not hold owners. Raises `ConfigError` if there are more owners than a
     run may have clients, and `DataError` if the data cannot be read to count them.
     """
     owners = most_clients(config.with_data().split(1))

@@ -93,7 +93,7 @@ def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
         except DamagedError as error:
             raise RunFolderError(str(error)) from None
         if values["round"] != number:
-            raise RunFolderError(f"{path}: damaged (it is of round {values['round']})")
+            raise RunFolderError(f"{path}: damaged (it holds round {values['round']})")
         if begun - {values["run"]}:
             raise RunFolderError(f"{path} is of another run than the checkpoint of {run_folder}")
         downloads = {position: names for positions, names in values["downloads"] for position in positions}

@@ -124,7 +124,7 @@ class Reply:
 
 
 class SampleLimits(NamedTuple):
-    """The largest numbers of samples that a client may report after training.
+    """Limits on the numbers of samples that a client may report after training.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def _is_name(name: str) -> bool:
 
 @dataclass
 class Outcome:
-    """The outcome of an exchange: valid replies, failures (invalid or missing ones), and outliers by the guard."""
+    """The outcome of an exchange: valid replies, failures (invalid or missing), and outliers found by the guard."""
 
     replies: list[Reply] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

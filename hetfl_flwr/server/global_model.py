@@ -1,4 +1,4 @@
-"""Models that the server builds: the clients' common model, or the small model that each trains besides its own."""
+"""Models that the server builds: the clients' common model, or the small model that each trains alongside its own."""
 
 from logging import WARNING
 
@@ -112,8 +112,8 @@ def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitMod
     Parameters
     ----------
     name : str
-        A model, as in ``models``; "auto": the first model of ``models = "auto"``. It comes from the run config: nodes
-        determine only the shape of the data.
+        A model, as in ``models``; "auto": the first model of ``models = "auto"``. It is taken from the run config;
+        nodes determine only the shape of the data.
     roster : Roster
         The clients, at least one, with inputs of the same shape.
     config : RunConfig

@@ -22,7 +22,7 @@ MIN_KNOWN = 3
 """Minimum number of sizes for a comparison."""
 
 MAX_KNOWN = 1000
-"""Clients whose sizes are kept for comparison, the latest ones; those of one round are all kept."""
+"""Maximum number of clients, the latest ones, whose sizes are kept for comparison; all clients of a round are kept."""
 
 ROWS_FACTOR = 1000.0
 """The factor for public samples, where a column of few rows may differ a lot, such as capital gains, and for numbers of
@@ -32,7 +32,7 @@ MAX_SIZE = 100.0
 """Size above which an array is rejected before it can be compared."""
 
 WIDEST = 30.0
-"""Limit of the bound, in medians, where the clients' spread or few numbers widen it."""
+"""Limit of the bound, in medians, if the clients' spread or few numbers widen it."""
 
 MAX_MORE = 4.0
 """Limit of the factor by which more training than the median client's, or few numbers, raise the bound."""
@@ -41,7 +41,7 @@ DEVIATIONS = 3.0
 """Standard deviations of the logarithms within which a size is never an outlier."""
 
 SLIGHT = 0.05
-"""Fraction of an array's size up to which a change is no outlier where most clients do not change it at all."""
+"""Fraction of an array's size up to which a change is not an outlier if most clients do not change it at all."""
 
 TINY = 1e-30
 """Sums of squares in single precision are inexact up to this value."""
@@ -285,7 +285,7 @@ def measure(
 
 
 def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
-    """Return the size of a learnt array, as `measure`; values that are not finite count as infinite."""
+    """Return the size of a learned array, as `measure`; values that are not finite count as infinite."""
     spec = PayloadSpec((learnt(name, values.shape, usual=TRAINED_SIZE),))
     return measure({name: np.where(np.isfinite(values), values, np.inf)}, spec, {}, 0)
 

@@ -75,14 +75,14 @@ class Member:
     shape : tuple of int
         Shape of one input.
     vocabulary : int
-        Number of different tokens of its texts; 0 for other data.
+        Number of distinct tokens in its texts; 0 for other data.
     weights, body : str
         Fingerprint of the names, shapes and dtypes of the weights of the model, and of its body: equal for clients
         whose weights, or whose bodies' weights, can be averaged.
     dtype : str
         The dtype of its stored inputs, such as ``"uint8"``, in which public samples are sent.
     train, public, validation, test : int
-        Numbers of samples; the public samples are part of the training samples.
+        Numbers of samples; the public samples are included in the training samples.
     round : int
         The round of its saved state. 0: it has no state; -1: its algorithm keeps no state.
     holds : tuple of int

@@ -108,7 +108,7 @@ class FlowerExchange(Exchange):
         self._late = {message: node for message, node in self._late.items() if node in present}
 
     def _post(self, sent: Sequence[InFlight]) -> None:
-        """Build and send the messages; a download of several clients is serialised once."""
+        """Build and send the messages; a download of several clients is serialized once."""
         records: dict[int, ArrayRecord] = {}
         messages = list[Message]()
         for one in sent:
@@ -181,14 +181,14 @@ def weighed(message: Message) -> Traffic:
 def cost(reply: Message, member: Member) -> Traffic:
     """Return the traffic of a reply.
 
-    Raises `PayloadError` if it holds too many entries, or a number that cannot be serialised.
+    Raises `PayloadError` if it holds too many entries, or a number that cannot be serialized.
     """
     if reply.has_content():
         _check_bounds(reply.content, member)
     try:
         return Traffic(numbers_up=payload_numbers(reply), bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
-    except ValueError as error:  # a reply from this process has never been serialised
-        raise PayloadError(f"{member}: the reply cannot be serialised: {error}") from None
+    except ValueError as error:  # a reply from this process has never been serialized
+        raise PayloadError(f"{member}: the reply cannot be serialized: {error}") from None
 
 
 def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = False) -> Reply:

@@ -1,4 +1,4 @@
-"""Admission: nodes are asked to register, and each is admitted as a client or refused by name.
+"""Admission: nodes are asked to register, and each is admitted as a client, or refused with a message that names it.
 
 By keys, or first come: a number belongs to the node whose key is listed for it or, without a list, to the node that
 takes it first. Each client has to fit the first one.
@@ -40,7 +40,7 @@ SILENCE = 60.0
 """Seconds after which a silent node of a deployment is named in the log."""
 
 RETRY = 10.0
-"""Seconds after which a refused node is asked again: the number that it wants may be free by then."""
+"""Seconds after which a refused node is asked again: the client id that it claims may be free by then."""
 
 NEWCOMERS = 5.0
 """Seconds between two checks for new nodes while a round of a deployment is running."""
@@ -53,28 +53,28 @@ SILENT = "no answer yet: it is loading its data, or has to be started again if i
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that this one resumes, where the clients have its state on their disks."""
+    """The run that this one resumes, if the clients have its state on their disks."""
 
     run: int
     """The run's id."""
     round: int
-    """The round after which the server resumes; `NEWEST` where clients are not in step with it."""
+    """The round after which the server resumes; `NEWEST` if the clients are not in step with it."""
     trained: Mapping[int, int]
     """The round in which each client had trained last, by client id."""
 
 
 class Admission(ABC):
-    """Maintains the roster: admits clients before the first round and, where they come and go, before each later one.
+    """Maintains the roster: admits clients before the first round and, if they can come and go, before each later one.
 
     Parameters
     ----------
     federation : Federation
-        Whose clients they are.
+        The federation that the clients join.
 
     Attributes
     ----------
     clients : int
-        How many clients there are, online or not. Before the start, 0 where it is unknown.
+        The number of clients, online or not. Before the start, 0 if it is unknown.
     """
 
     _longest = inf  # seconds that nodes are waited for, unless start-timeout is set
@@ -99,25 +99,25 @@ class Admission(ABC):
         Raises
         ------
         ConfigError
-            A deployment whose operator has not set how many clients there are, or has set more than have keys.
+            In a deployment, the number of clients is not set, or is larger than the number of keys.
         FederationError
-            Too few clients, or in a simulation one that cannot take part: names them and the reason.
+            There are too few clients or, in a simulation, one cannot take part. Names them and the reason.
         """
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
-        """Update the roster before a round, and return what was noted. By default no client comes or goes.
+        """Update the roster before a round, and return notes on what has changed. By default, no client comes or goes.
 
         Parameters
         ----------
         round : int
-            The round before which this is.
+            The round that follows.
         check : callable, optional
             As `assemble`.
         """
         return self.notes()
 
     def gone(self) -> set[int]:
-        """Return the nodes of clients that have left, or restarted, since they registered. By default none has."""
+        """Return the nodes of clients that have left or restarted since they registered: by default, none."""
         return set()
 
     def notes(self) -> list[Failure]:
@@ -126,7 +126,7 @@ class Admission(ABC):
         return noted
 
     def note(self, losses: Iterable[str]) -> None:
-        """Add what was lost when the run went on to the notes."""
+        """Add to the notes what was lost when the run continued."""
         self._noted += [Failure(-1, "resume", loss, 0) for loss in losses]
 
     # --- the start -------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Admission(ABC):
         return self.config.start_timeout or min(self.config.round_timeout, self._longest)
 
     def _looks(self, *, report: bool = False) -> Iterator[bool]:
-        """Yield False, again and again, until the time is up or a stop is requested, and then True."""
+        """Yield False repeatedly until the time is up or a stop is requested, and then True."""
         began = reported = time.monotonic()
         while (now := time.monotonic()) <= began + self._seconds and not is_stopped(self.grid):
             yield False
@@ -150,7 +150,7 @@ class Admission(ABC):
             log(WARNING, "waited %.0f s for nodes: %s", now - began, self._missing())
 
     def _missing(self) -> str:
-        """Return in words which clients are missing."""
+        """Describe which clients are missing."""
         numbers, here = self._numbers or range(self.clients), self.roster.client_ids()
         if not numbers:
             return f"{len(here)} clients are here"
@@ -167,7 +167,7 @@ class Admission(ABC):
         return message
 
     def _begin(self, refused: Sequence[Failure]) -> None:
-        """Start with the clients that are here, unless they are too few, or all have lost their state."""
+        """Start with the clients that have registered, unless there are too few or all have lost their state."""
         here, drawn, config = len(self.roster), self._drawn(1), self.config
         few = f", of whom a round draws {drawn}" if drawn < here else ""
         wanted = {"start-clients": (config.start_clients, here), "min-clients": (config.min_clients, drawn)}
@@ -188,7 +188,7 @@ class Admission(ABC):
     # --- clients ---------------------------------------------------------------------------------
 
     def _drawn(self, round: int, busy: Collection[int] = ()) -> int:
-        """Return how many clients a round draws of those that are here and not busy."""
+        """Return how many of the clients that are online and not busy a round draws."""
         clients = self.clients or len(self.roster)
         return sum(member.node not in busy for member in draw(self.roster, self.config, clients, round))
 
@@ -206,12 +206,12 @@ class Admission(ABC):
         self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
 
     def _log_versions(self, members: Iterable[Member]) -> None:
-        """Log in one line which clients run other versions than the server; ``clients.json`` has the versions."""
+        """Log in one line which clients run different versions from the server; ``clients.json`` has the versions."""
         here = installed()
         if others := [member.client_id for member in members if member.versions != here]:
             log(
                 WARNING,
-                "other versions than the server's, see clients.json, and bits may differ: client %s",
+                "versions differ from the server's (see clients.json), so results may not be bit-identical: client %s",
                 some(others),
             )
 
@@ -221,11 +221,11 @@ class OnlineNode:
     """A node that is online."""
 
     since: str
-    """Time since which it is online, where the Grid knows it."""
+    """Time since which it has been online, if the Grid knows it."""
     client_id: int
     """The client that its key is listed for in ``node-keys``. -1: none, or there is no list."""
     asked: Metadata | None = None
-    """The message that asks it to register; None where the node has answered."""
+    """The message that asks it to register; None once the node has answered."""
     answer: Message | str | None = None
     """Its answer, or why the answer is invalid, until it is admitted or refused."""
     at: float = -inf
@@ -237,12 +237,12 @@ class OnlineNode:
 
 
 class Registration(Admission):
-    """Asks nodes of a deployment that come or restart to register, and drops those that have left.
+    """Asks nodes that join or restart in a deployment to register, and drops those that have left.
 
     Parameters
     ----------
     federation : Federation
-        Whose clients they are.
+        The federation that the clients join.
     exchange : FlowerExchange
         Reaches the nodes. While it waits for replies, new nodes are asked to register.
     """
@@ -275,7 +275,7 @@ class Registration(Admission):
         self._number_of = {member.node: member.client_id for member in self.roster}
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
-        """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
+        """Drop nodes that have left, ask new and restarted ones to register, and return notes on what has changed.
 
         Their answers are not waited for, unless the round can draw fewer clients than ``min-clients``.
         """
@@ -304,8 +304,7 @@ class Registration(Admission):
         clients, quorum, listed = self.config.clients, self.config.start_clients, len(self._numbers)
         if not (self._keys or clients or quorum):
             raise ConfigError(
-                "a deployment does not learn from its nodes how many clients there are: set clients, start-clients "
-                "or node-keys"
+                "a deployment cannot tell how many clients there will be: set clients, start-clients or node-keys"
             )
         if self._keys and (most := max(clients, quorum)) > listed:
             raise ConfigError(f"clients = {most}: more than the {listed} in node-keys")
@@ -323,7 +322,7 @@ class Registration(Admission):
     # --- nodes -----------------------------------------------------------------------------------
 
     def _look_meanwhile(self) -> None:
-        """Ask nodes that have come or restarted during a round, and collect answers."""
+        """Ask nodes that have joined or restarted during a round to register, and collect their answers."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
             self._update()
@@ -377,7 +376,7 @@ class Registration(Admission):
     def _look(self, check: Check | None, *, over: bool) -> Iterator[Failure]:
         """Ask new nodes, drop those that have left, and admit those that have answered; yield the refusals.
 
-        A silent node is refused, after a while or when the time is over, until it answers.
+        A silent node is refused, after a while or when the time is up, until it answers.
         """
         self._drop_departed(self._update())
         self._ask()
@@ -413,7 +412,7 @@ class Registration(Admission):
         Raises
         ------
         FederationError
-            It cannot be the client that it says it is, its number is taken, or it does not fit the first client.
+            It cannot be the client that it claims to be, its id is taken, or it does not fit the first client.
         """
         if wrong := self._false_claim(member):
             raise FederationError(f"node {member.node}: says that it is client {member.client_id}, but {wrong}")
@@ -431,7 +430,7 @@ class Registration(Admission):
         self._note_state(member)
 
     def _false_claim(self, member: Member) -> str:
-        """Return why a node cannot be the client that it says it is; empty: it can."""
+        """Return why a node cannot be the client that it claims to be; empty if it can."""
         number, listed = member.client_id, self._nodes[member.node].client_id
         before, shared = self._number_of.get(member.node, number), self.roster.shared_rows(member)
         if self._keys and number != listed:

@@ -1,4 +1,4 @@
-"""The clients of a federation as the server knows them: which are drawn, and whether an algorithm supports them."""
+"""The clients of a federation as known to the server: which are drawn, and whether an algorithm supports them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set, Sized
 from typing import TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Roster:
-    """The current clients, by client id. Grows when one joins late, shrinks when one leaves.
+    """The current clients, by client id. It grows when a client joins late, and shrinks when one leaves.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Roster:
         The public samples that clients have shared, by client id, as `hetfl_flwr.wire.samples.public_samples` declares
         them. Those of a client that leaves stay: all clients have them.
     trained : dict
-        The round in which each client has trained last, by client id; of a client that has left, too.
+        The last round in which each client has trained, by client id, including clients that have left.
     changes : int
         How often a member has joined or left.
     """
@@ -54,7 +54,7 @@ class Roster:
 
     @property
     def first(self) -> Member | None:
-        """The member that joined first, of those that are here; None where there is none."""
+        """The current member that joined first; None if there is none."""
         return next(iter(self._by_node.values()), None)
 
     def client_ids(self) -> Set[int]:
@@ -83,7 +83,7 @@ class Roster:
             self.changes += 1
 
     def shared_rows(self, member: Member) -> int:
-        """Return how many public samples a client has shared; before it has shared them, how many it has."""
+        """Return how many public samples a client has shared or, before it has shared them, how many it has."""
         held = self.public_samples.get(member.client_id)
         return member.public if held is None else len(held["inputs"])
 
@@ -120,7 +120,7 @@ class Roster:
         return next(iter(self)).shape
 
     def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
-        """Refuse clients whose public samples cannot be shared: none, too many, or of another shape or class count.
+        """Refuse clients whose public samples cannot be shared: none, too many, or with another shape or class count.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Roster:
         instead : sequence of str
             Names of algorithms for heterogeneous models.
         bodies : bool
-            Whether it averages the bodies alone: then the heads, and the classes, may differ.
+            Whether it averages only the bodies; heads and classes may then differ.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class Roster:
     def _shared(
         self, value: Callable[[Member], T], what: str, way_out: str, said: Callable[[Member], object] | None = None
     ) -> T:
-        """Return what all clients have in common, or refuse them and name what each has; there must be a client."""
+        """Return what all clients, at least one, have in common, or refuse them and name what each has."""
         groups: dict[T, list[Member]] = {}
         for member in self:
             groups.setdefault(value(member), []).append(member)
@@ -254,7 +254,7 @@ def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int)
 
 
 def draw_to_evaluate(members: Iterable[Member], config: RunConfig, round: int) -> list[Member]:
-    """Draw the clients that are evaluated after a round: ``evaluate-fraction`` of all, rounded up; of the last, all.
+    """Draw the clients to evaluate after a round: ``evaluate-fraction`` of all, rounded up; after the last round, all.
 
     Parameters
     ----------
@@ -278,9 +278,9 @@ def _sampled(members: list[Member], fraction: float, seed: int, round: int, purp
 
 
 def unlike_columns(members: Sequence[Member]) -> str:
-    """Return a note where columns of some clients are unlike those of most, as after a misspelt name; else "".
+    """Return a note if some clients' columns differ from those of most, as after a misspelled name; else "".
 
-    Clients without a column in common with most have other tasks, and are not named.
+    Clients that have no column in common with most clients have other tasks, and are not named.
     """
     return _unlike_columns(members, related=True)
 
@@ -304,7 +304,7 @@ def _unlike_inputs(members: Sequence[Member]) -> str:
 
 
 def _unlike_classes(members: Sequence[Member]) -> str:
-    """Return a note where two clients name their classes differently; else an empty text."""
+    """Return a note if two clients name their classes differently; else an empty text."""
     way_out = "set classes = 'NAME,NAME,...' to the same names in the same order on each"
     return _unlike("class", members, lambda member: (member.class_digests, member.class_names), way_out)
 
@@ -317,7 +317,7 @@ def _unlike(
     *,
     related: bool = False,
 ) -> str:
-    """Return how the first client that differs from most names its classes or columns; empty: none differs.
+    """Return how the first client that differs from most names its classes or columns; empty if none differs.
 
     `named` returns the digests and, where they are shared, the names. With `related`, clients that have no name in
     common with most do not count.
@@ -345,7 +345,7 @@ def _differences(
     one: Sequence[Member],
     other: Sequence[Member],
 ) -> str:
-    """Return the names that one group of clients has and another lacks; of a column with other values, that it has."""
+    """Return which names one group of clients has and another lacks, and which columns have other values."""
     said, values = [], dict[str, None]()
     for group, rest in ((one, other), (other, one)):
         (digests, names), (theirs, their_names) = named(group[0]), named(rest[0])

@@ -16,7 +16,7 @@ RECALL, UNTESTED, UNPREDICTED = "recall", "untested", "unpredicted"
 that are never predicted."""
 
 MAX_CLASSES = 256
-"""Maximum number of classes up to which clients report metrics per class."""
+"""Maximum number of classes for which clients report metrics per class."""
 
 _OF_CLASS = re.compile(rf"({RECALL}|{UNTESTED}|{UNPREDICTED})\.(0|[1-9][0-9]{{0,2}})")
 

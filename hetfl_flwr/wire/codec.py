@@ -67,7 +67,7 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     named = f"{where}: array '{spec.name}'"
     if array.stype != SType.NUMPY:
-        raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
+        raise PayloadError(f"{named} is serialized as '{array.stype}', expected '{SType.NUMPY}'")
     try:
         return _array(array.data, spec, where)
     except PayloadError:
@@ -147,12 +147,12 @@ def payload_bytes(message: Message) -> int:
 
 
 def payload_numbers(message: Message) -> int:
-    """Return how many numbers a message's arrays have, in any precision."""
+    """Return the number of elements in a message's arrays, regardless of precision."""
     return sum(_content_numbers(array.data) for array in _arrays_of(message))
 
 
 def arrays_wire_bytes(arrays: Arrays) -> int:
-    """Return the bytes of a record of named arrays as Flower serialises it.
+    """Return the bytes of a record of named arrays as Flower serializes it.
 
     They depend only on names, dtypes and shapes, and are computed once for each combination, unless arrays have equal
     chunks: Flower sends equal chunks only once.
@@ -181,7 +181,7 @@ def _chunks(array: NDArray[Any]) -> list[tuple[int, bytes]]:
 
 
 def wire_bytes(sent: Message | ArrayRecord) -> int:
-    """Return the bytes of a message or a record as Flower serialises it: payload, headers, records and metadata."""
+    """Return the bytes of a message or a record as Flower serializes it: payload, headers, records and metadata."""
     with no_object_id_recompute():
         return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
 
@@ -192,7 +192,7 @@ def _arrays_of(message: Message) -> list[Array]:
 
 
 def _content_numbers(npy: bytes) -> int:
-    """Return how many numbers follow an .npy header; 0 if `decode` will reject the header."""
+    """Return the number of elements that follow an .npy header; 0 if `decode` will reject the header."""
     try:
         return _content_bytes(npy) // _header(_head_of(npy))[2].itemsize
     except Exception:  # a forged file may cause any of NumPy's errors

@@ -37,7 +37,7 @@ STAGES = {MessageType.QUERY: REGISTRATION, SHARE: "sharing of public samples", P
 
 
 def packed(message: Message) -> bytes:
-    """Serialise a message; raise ValueError if it has a number that protobuf cannot represent."""
+    """Serialize a message; raise ValueError if it has a number that protobuf cannot represent."""
     written: bytes = message_to_proto(message).SerializeToString()
     return written
 

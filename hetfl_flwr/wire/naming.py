@@ -123,7 +123,7 @@ def _alike(names: Mapping[int, str]) -> list[int]:
 
 
 def look(name: str) -> str:
-    """Normalise a name for comparison: ignore case, and replace white space by single spaces.
+    """Normalize a name for comparison: ignore case, and replace white space by single spaces.
 
     Examples
     --------

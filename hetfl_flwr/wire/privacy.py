@@ -3,10 +3,10 @@
 All arrays of an upload that are computed from private data are clipped together, as one vector, to the L2 norm
 ``C = clipping-norm``. Gaussian noise with standard deviation ``noise-multiplier * C`` is then added to each entry. For
 an array that the server has sent with the same declaration, such as weights, the vector contains the change. Processing
-the result (rounding, bounds, the simplex) costs no privacy.
+the result (rounding, bounds, the simplex) does not weaken the guarantee.
 
 The L2 sensitivity of a clipped upload is 2 C if a client's data are replaced by any others, and C if the client is left
-out. Hence the guarantee holds for a client's data as a whole, towards everyone, including the server: see `epsilon`. An
+out. Hence the guarantee holds for a client's data as a whole, against everyone, including the server: see `epsilon`. An
 upload that is repeated after a resume counts again. Metrics, sizes and row numbers are not covered; public samples have
 config keys of their own. The noise is floating-point noise from a statistical generator, and is not hardened against
 attacks on its lowest bits (Mironov, CCS 2012).

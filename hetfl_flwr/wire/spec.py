@@ -135,7 +135,7 @@ class ArraySpec:
         return replace(self, dtype="float16") if self.dtype == "float32" else self
 
     def widened(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Convert an array from half precision to its declared dtype; normalise distributions."""
+        """Convert an array from half precision to its declared dtype; normalize distributions."""
         wide: NDArray[Any] = array.astype(self.dtype, copy=False)
         if not self.sums_to_one:
             return wide
@@ -380,7 +380,7 @@ EMPTY = PayloadSpec()
 
 
 def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> ArraySpec:
-    """Declare learnt values, such as logits or weights: float32, at most `LEARNT_LIMIT` in magnitude.
+    """Declare learned values, such as logits or weights: float32, at most `LEARNT_LIMIT` in magnitude.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Privacy guarantees of a run, also against those who cannot tell which clients were sampled.
+"""Privacy guarantees of a run, including those against observers who cannot tell which clients were sampled.
 
 With sampled clients, the accountant is Google's ``dp-accounting`` (the extra ``accounting``). It keeps privacy loss
 distributions: Koskela, Jälkö and Honkela, "Computing Tight Differential Privacy Guarantees Using FFT",
-AISTATS 2020, discretised as in Doroshenko et al., "Connect the Dots", PoPETs 2022, which never says too little.
+AISTATS 2020, discretized as in Doroshenko et al., "Connect the Dots", PoPETs 2022, so that epsilon is an upper bound.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from hetfl_flwr.wire.privacy import DELTA, UNKNOWN, epsilon
 from simulations.reports.runs import Run
 
 SENSITIVITY = 2.0
-"""Of a clipped upload, in clipping norms, where a client's data are replaced."""
+"""L2 sensitivity of a clipped upload, in clipping norms, if a client's data are replaced."""
 
 FINEST, STEPS = 1e-4, 20_000
-"""The privacy loss is rounded to multiples of the first, or to this part of epsilon where that is coarser."""
+"""The privacy loss is rounded to multiples of the first or, if that is coarser, of epsilon divided by the second."""
 
 FAR = 12.0
-"""Standard deviations from the mean of the privacy loss that are kept; what is beyond counts as lost: 1e-32."""
+"""Standard deviations of the privacy loss, from its mean, that are kept; the rest, 1e-32, counts toward delta."""
 
 Deltas = NDArray[np.float64]
 
@@ -38,11 +38,11 @@ class Guarantee:
     holds : str
         Against whom, and by what.
     uploads : int
-        Uploads that count, or rounds in which there might have been one.
+        The number of uploads that count, or of rounds in which there may have been one.
     rate : float
         Share of the clients that are sampled in a round, in (0, 1].
     epsilon : float
-        0 or more, infinite where nothing is guaranteed.
+        0 or more; infinite if nothing is guaranteed.
     """
 
     holds: str
@@ -54,12 +54,12 @@ class Guarantee:
 def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
     """Return the epsilon at `DELTA` of a client whose sampled rounds are unknown, by ``dp-accounting``.
 
-    In each round a fixed number of the clients is sampled without replacement. What a round gives away at epsilon of 0
-    or more is then `rate` times what it would at log(1 + (exp(epsilon) - 1) / rate): Balle, Barthe and Gaboardi,
-    "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018, theorem 9.
-    Below 0 the two data sets change places, and the curve of both sides is what is composed: Lebeda, Regehr, Kamath and
-    Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under Composition", SaTML 2025, show
-    what goes wrong with one side alone, or with the formulas of Poisson sampling.
+    In each round, a fixed number of clients is sampled without replacement. The delta of a round at an epsilon of 0 or
+    more is then `rate` times the delta without sampling at log(1 + (exp(epsilon) - 1) / rate): Balle, Barthe and
+    Gaboardi, "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018,
+    theorem 9. Below 0, the two data sets are swapped, and the curve of both sides is composed: Lebeda, Regehr, Kamath
+    and Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under Composition", SaTML 2025, show
+    what goes wrong with only one side, or with the formulas for Poisson sampling.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
 def guarantees(run: Run) -> tuple[list[Guarantee], str]:
     """Return the guarantees of the client with the most uploads, and why one of them is unknown.
 
-    Empty without noise. With sampled clients and without ``dp-accounting``, it says how to install that.
+    Both are empty without noise. With sampled clients and without ``dp-accounting``, the text says how to install it.
     """
     config = RunConfig.from_flat(run.config)
     if not config.noise_multiplier:
@@ -118,7 +118,7 @@ def guarantees(run: Run) -> tuple[list[Guarantee], str]:
 
 
 def sampling_rate(config: RunConfig) -> Fraction:
-    """Return the share of the clients that may train that are sampled in a round.
+    """Return the fraction of the clients that may train that is sampled in a round.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from simulations.audit.readings import PayloadReading, class_means, compared
 from simulations.audit.subject import Predictor, Subject
 
 IMITATIONS = 24
-"""Default number of clients that an attacker imitates to learn how class histograms show."""
+"""Default number of clients that an attacker imitates to learn how uploads reflect class histograms."""
 
 
 def shares_of(values: Scores | NDArray[np.int64]) -> Scores:

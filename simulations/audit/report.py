@@ -108,7 +108,7 @@ def audited(
     clients : int
         Number of clients to attack, from the first. 0: all.
     mimics : int
-        Clients that are imitated to learn how class histograms show, 1 or more.
+        Clients that are imitated to learn how uploads reflect class histograms, 1 or more.
     places : mapping of int to Path, optional
         For a deployment, each client's ``state-dir`` or data. Without it, only the uploads themselves are read.
 
@@ -152,7 +152,7 @@ def audited(
 
 
 def _ran(attack: Attack, readings: Sequence[PayloadReading]) -> tuple[AttackResult | None, str]:
-    """Return what an attack finds for the clients it can be fitted to, and why not for the others, if any."""
+    """Return what an attack finds for the clients it can be fitted to, and why it cannot be fitted to any others."""
     try:
         return attack.run(readings), ""
     except NotFittedError as error:

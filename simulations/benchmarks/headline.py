@@ -20,7 +20,7 @@ ROWS = {
     "fedavg-small-for-all": ("FedAvg", "one small model for all phones", 1),
     "local": ("Local", "each phone trains alone", 7),
 }
-"""By cell of the records: the method, what clients exchange, and the index of its colour."""
+"""By cell of the records: the method, what clients exchange, and the index of its color."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Overhead of the engine: ``python -m simulations.benchmarks.speed``.
 
 The local engine and a plain PyTorch loop of the same method take turns. A loop has no messages, checks, state,
-checkpoints or byte counts. It draws the same batches as the clients, and ends with the same bits.
+checkpoints or byte counts. It draws the same batches as the clients, and its results are bit-identical.
 
 Figures are milliseconds of processor time per round with one thread, over all rounds except the first two and the last.
 Those of the engine include checkpoints and the files of the run folder. The ratio is the loop's time divided by the

@@ -1,1 +1,1 @@
-"""The ``hetfl`` command, a module for each thing that people do with it; the doing itself lies outside of here."""
+"""The ``hetfl`` command: one module for each group of subcommands. The work itself is done outside this package."""

@@ -1,4 +1,4 @@
-"""The ``hetfl`` command put together. Nothing heavy is imported before a command needs it."""
+"""The complete ``hetfl`` command. Large packages are imported only when a subcommand needs them."""
 
 import shlex
 import signal
@@ -35,16 +35,16 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, export, predict, data, partition, keys, doctor, rehearse, supernode),
     *(new, list_, tune, reproduce, compare, report, audit, watch),
 )
-"""In the order of the help."""
+"""The subcommands, in the order of the help."""
 
 REPEATABLE = (tune, reproduce, audit)
-"""Commands that are given again to continue, as `run` with --sweep or --against is."""
+"""Commands that are repeated to continue, as is `run` with --sweep or --against."""
 
 ON_CTRL_C = 130
-"""The exit status by which typer says that the user has interrupted."""
+"""The exit status with which typer reports an interrupt by the user."""
 
 PASSING_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""How a command takes flags that are another program's."""
+"""Settings of a command that accepts another program's flags."""
 
 
 @app.callback(help="Federated learning across heterogeneous models.")
@@ -57,14 +57,14 @@ def _options(
 
 
 def _unwrapped(text: str) -> str:
-    """Return a docstring whose paragraphs are a line each, which any terminal folds to its own width."""
+    """Return a docstring with each paragraph on one line, which terminals wrap to their own width."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that Ctrl-C ends with one line: how to continue, where there is something to continue.
+    """Return a command that Ctrl-C ends with one line: how to continue, if there is anything to continue.
 
-    Code that knows it better gives the line in an `Interrupted`.
+    Code that knows a better line raises it in an `Interrupted`.
     """
 
     @wraps(command)
@@ -93,7 +93,7 @@ for _command in COMMANDS:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Stop a command that is killed as Ctrl-C does, also where that is ignored, as in the background of a script."""
+    """Stop a command on SIGTERM as on Ctrl-C, even where Ctrl-C is ignored, as in the background of a script."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         raise KeyboardInterrupt
@@ -101,7 +101,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one line on standard error and exit status 2."""
+    """Run the command; a user error prints one line on standard error and gives exit status 2."""
     working_directory_last()
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _stop)

@@ -87,11 +87,11 @@ FLOWER_S = re.compile(
 
 
 def algorithms() -> list[Row]:
-    """List the algorithms by what leaves a client: paper, what is needed of the clients, and the own keys.
+    """List the algorithms by what leaves a client: paper, requirements on the clients, and the algorithm's own keys.
 
-    All of it is read off the server side: the citation in its module's docstring, the first line of the class's, the
-    attributes ``sends``, ``heterogeneous``, ``sharing`` and ``width``, and the ``Needs`` paragraph. A server side
-    whose ``sends`` is none of the known words is shown as "something else", last.
+    Everything is taken from the server side: the citation in its module's docstring, the first line of the class's
+    docstring, the attributes ``sends``, ``heterogeneous``, ``sharing`` and ``width``, and the ``Needs`` paragraph. A
+    server side whose ``sends`` is not a known word is shown last, as "something else".
     """
     from hetfl_flwr.methods import find, names
     from hetfl_flwr.strategy import Sends
@@ -111,7 +111,7 @@ def algorithms() -> list[Row]:
 
 
 def citation(doc: str) -> str:
-    r"""Return a module docstring's citation, ``Authors, "Title", venue and year``, less the title; "" if none.
+    r"""Return a module docstring's citation, ``Authors, "Title", venue and year``, without the title; "" if none.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def _sends(algorithm: "Algorithm") -> str:
 
 
 def _needs(strategy: "KnowledgeStrategy") -> list[str]:
-    """Return what an algorithm needs of the clients by default, besides what every algorithm needs."""
+    """Return what an algorithm requires of the clients by default, in addition to what every algorithm requires."""
     sharing = strategy.sharing
     own = re.search(r"^Needs  (.*(?:\n {7}.*)*)", inspect.getdoc(strategy) or "", re.MULTILINE)
     needs = {
@@ -152,11 +152,11 @@ def _needs(strategy: "KnowledgeStrategy") -> list[str]:
 
 
 def datasets(data_dir: str) -> list[Row]:
-    """List the data sets of the catalogue by name; any hub id and any folder will do as well.
+    """List the data sets of the catalogue by name; any hub id and any folder can be used as well.
 
-    ``samples`` is what is shared out over the clients of all domains with ``test-set = "client"``, ``megabytes`` what
-    that takes decoded, 0 where images differ in size (height and width 0); ``source`` is a hub id or a folder below
-    ``data-dir``, ``where`` "bundled", "local", "hub" or "folder only".
+    ``samples`` is the number of samples that are divided among the clients of all domains with
+    ``test-set = "client"``; ``megabytes`` is their decoded size, 0 if images differ in size (height and width 0).
+    ``source`` is a hub id or a folder below ``data-dir``, and ``where`` is "bundled", "local", "hub" or "folder only".
 
     Raises
     ------
@@ -252,7 +252,7 @@ def keys() -> list[Row]:
 
 
 def own_meaning(algorithm: "Algorithm", key: str) -> str:
-    """Return what the classes of an algorithm say of a key of their own, in one line; "" where they say nothing.
+    """Return what the classes of an algorithm say about one of their own keys, in one line; "" if they say nothing.
 
     It is the first entry of that name in a ``Parameters`` section that is not a reference to another class.
     """
@@ -271,7 +271,7 @@ def _plain(text: str) -> str:
 
 
 def keys_toml() -> str:
-    """Return every config key with its default, and every algorithm's own, as Flower reads them in a pyproject.toml."""
+    """Return all config keys and the algorithms' own, with their defaults, as Flower reads them in a pyproject.toml."""
     from hetfl_flwr.methods import find, names
 
     own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
@@ -280,7 +280,7 @@ def keys_toml() -> str:
 
 
 def write_keys(path: Path) -> None:
-    """Put what `keys_toml` returns into a pyproject.toml, in place of what it has of that; the rest stays as it is.
+    """Replace the config table of a pyproject.toml by what `keys_toml` returns; the rest of the file does not change.
 
     Raises
     ------

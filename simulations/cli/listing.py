@@ -1,4 +1,4 @@
-"""``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
+"""``hetfl list``, ``hetfl partition`` and ``hetfl new``: what is available, and a starting point for a new method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -186,7 +186,7 @@ NOTES = {
 
 
 def names(found: Mapping[Kind, Sequence[Row]]) -> Table:
-    """Return the names of everything as a table of one row a kind."""
+    """Return the names of everything that can be listed, as a table with one row per kind."""
     named = {kind: ", ".join(str(row.get("name", row.get("key"))) for row in rows) for kind, rows in found.items()}
     return table_of(
         "Available",
@@ -198,7 +198,7 @@ def names(found: Mapping[Kind, Sequence[Row]]) -> Table:
 
 
 def table(kind: Kind, rows: Sequence[Row]) -> Table:
-    """Return the rows of one kind as a table, a column for each fact.
+    """Return the rows of one kind as a table with one column per fact.
 
     Raises
     ------

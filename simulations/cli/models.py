@@ -1,4 +1,4 @@
-"""``hetfl export`` and ``hetfl predict``: the models that clients have trained, put to use."""
+"""``hetfl export`` and ``hetfl predict``: using the models that clients have trained."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ def export(
 
 def predict(
     model: Annotated[
-        Path, typer.Argument(parser=path, metavar="MODEL", help="model.pt2 of `hetfl export`, or a run folder.")
+        Path, typer.Argument(parser=path, metavar="MODEL", help="model.pt2 from `hetfl export`, or a run folder.")
     ],
     file: Annotated[
         Path,

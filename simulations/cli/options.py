@@ -1,4 +1,4 @@
-"""What several commands take from a command line: files, folders and config keys."""
+"""Arguments and options that several commands share: files, folders and config keys."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +12,11 @@ from hetfl_flwr.runs.record import check_no_run_file
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 MAX_WORKERS = 256
-"""Processes at a time, at most: each takes hundreds of megabytes."""
+"""Maximum number of parallel processes: each takes hundreds of megabytes."""
 
 
 def path(text: str) -> Path:
-    """Read an argument that names a file or a folder, as `usable_path` does; a pipe is refused: opening it may wait."""
+    """Read an argument that names a file or folder, as `usable_path` does; a pipe is refused: opening it may block."""
     named = usable_path(str(text))
     if named.is_fifo() and not named.is_relative_to("/dev"):  # /dev/stdout may be one, which somebody reads
         raise ConfigError(f"{named}: is a pipe, expected a file or a folder")
@@ -24,7 +24,7 @@ def path(text: str) -> Path:
 
 
 def target(text: str) -> Path:
-    """Read an argument that names a file to write; what belongs to a run is refused."""
+    """Read an argument that names a file to write; a file that belongs to a run is refused."""
     return check_no_run_file(path(text))
 
 
@@ -69,7 +69,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the same informa
 
 
 def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value | Path | None) -> dict[str, Value]:
-    """Return the config keys that a command line names: its options win over its recipe, and ``--set`` over both."""
+    """Return the config keys set on a command line: its options override its recipe, and ``--set`` overrides both."""
     given = {key.replace("_", "-"): value for key, value in named.items() if value is not None}
     return {
         **(read_toml(_recipe(recipe)) if recipe is not None else {}),

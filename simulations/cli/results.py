@@ -1,4 +1,4 @@
-"""``hetfl compare``, ``hetfl report``, ``hetfl watch`` and ``hetfl audit``: looking at runs."""
+"""``hetfl compare``, ``hetfl report``, ``hetfl watch`` and ``hetfl audit``: inspecting runs."""
 
 import os
 import sys
@@ -108,7 +108,7 @@ def report(
 
     Example: hetfl report runs/fedhe runs/local --out report.html
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # which client had which rows is known only if the data are here
     from simulations.reports.report import write_report
 
     typer.echo(f"report: {write_report(folders, out)}")
@@ -177,21 +177,21 @@ def _draw(runs: "list[Run]", standing: "list[MethodImpact]", out: Path) -> list[
 
 def audit(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="RUN", help="Run folder of a run with keep-uploads.")],
-    device: Annotated[str, typer.Option(help="Where the attacks compute: cpu, cuda, cuda:1, mps or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of the attacks: cpu, cuda, cuda:1, mps or auto.")] = "cpu",
     shadows: Annotated[
         int, typer.Option(min=2, max=1024, help="Shadow models that the attacker trains for each client.")
     ] = 8,
-    clients: Annotated[int, typer.Option(min=0, help="Number of clients, the first ones. 0: all.")] = 0,
+    clients: Annotated[int, typer.Option(min=0, help="Number of clients to attack, from the first. 0: all.")] = 0,
     node: Annotated[
         list[str] | None,
-        typer.Option(metavar="K=DIR", help="Of a deployment: client K's state-dir, or its data. Once for each."),
+        typer.Option(metavar="K=DIR", help="For a deployment: client K's state-dir, or its data; repeatable."),
     ] = None,
 ) -> None:
-    """Measure what a server could read from what clients have sent it: membership, labels, pictures.
+    """Measure what a server could infer from the clients' uploads: membership, labels, pictures.
 
-    The run must have kept its uploads, and its data must be here to measure against. Of a deployment, name at least two
-    nodes' folders with --node; without, only what uploads say by themselves is read. RUN/audit/ gets figures and
-    pictures.
+    The run must have kept its uploads, and its data must be on this machine as the ground truth. For a deployment, name
+    at least two nodes' folders with --node; otherwise, only the uploads themselves are read. Figures and pictures are
+    written to RUN/audit/.
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """

@@ -114,9 +114,9 @@ def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bo
 
 @contextmanager
 def _imports() -> Iterator[None]:
-    """Import what is large, in a process of this project's own: Python's garbage collector leaves it alone for good.
+    """Import large packages, in this project's own processes only, and exclude them from garbage collection for good.
 
-    It would walk all that is there again and again while more is imported, and once more when the process ends.
+    Otherwise, the collector would traverse all objects again and again during imports, and when the process ends.
     """
     gc.disable()
     try:
@@ -127,12 +127,12 @@ def _imports() -> Iterator[None]:
 
 
 def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, backend: "Backend") -> None:
-    """Run what a grid and a comparison ask for, and compare what has ended; one that fails fails the command.
+    """Execute the runs of a grid and a comparison, and compare the finished ones; a failed run fails the command.
 
     Raises
     ------
     ConfigError
-        No folder is named for them.
+        No folder is given for the runs.
     """
     from simulations.studies.jobs import run_all
     from simulations.studies.sweeps import check, jobs, jobs_against, parse_grid
@@ -165,7 +165,7 @@ def tune(
         typer.Option(
             metavar="KEY=LOW:HIGH",
             help="Setting to vary: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning "
-            "rate and the method's own weight, from 1/30 to 30 times their values.",
+            "rate and the method's main weight, from 1/30 to 30 times their values.",
         ),
     ] = None,
     trials: Annotated[

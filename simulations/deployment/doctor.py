@@ -81,10 +81,10 @@ MAX_ANSWER = 10_000_000
 """Maximum number of bytes that are read of a response."""
 
 FLEET = "/v1/fleet/activate-node"
-"""A path to which nodes post, also through a gate; a SuperLink answers a GET with 405."""
+"""A path to which nodes post, also through a reverse proxy; a SuperLink answers a GET with 405."""
 
 _NO_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL: dates are checked separately
-_OTHER_TORCH = "install a torch for this system, processor and driver: https://pytorch.org, or NVIDIA's for a JetPack"
+_OTHER_TORCH = "install torch for this system, processor and driver: from https://pytorch.org, or NVIDIA's for JetPack"
 _RENEWAL = "move server.crt and server.key away, run `hetfl keys{}` again where ca.key is, and restart the SuperLink"
 _SYNC = "set this machine's clock: timedatectl set-ntp true"
 
@@ -245,7 +245,7 @@ def check_torch(node: JoiningNode) -> str:
     trial = f"import torch; one = torch.ones({SIDE}, {SIDE}); one @ one"
     done = subprocess.run([sys.executable, "-c", trial], capture_output=True, text=True, check=False)
     if done.returncode < 0:
-        raise Fault(f"torch ends Python: {signal.strsignal(-done.returncode)}", _OTHER_TORCH)
+        raise Fault(f"torch crashes Python: {signal.strsignal(-done.returncode)}", _OTHER_TORCH)
     if done.returncode:
         raise Fault(f"torch cannot be imported: {done.stderr.strip().rpartition(chr(10))[2]}", _OTHER_TORCH)
     return "multiplies matrices"
@@ -279,7 +279,7 @@ def _multiply(device: str) -> str:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise Fault(f"{device} cannot multiply matrices: {reason}", fix) from None
     if not right:
-        raise Fault(f"{text}; a product of matrices is wrong", fix)
+        raise Fault(f"{text}; a matrix product is wrong", fix)
     return f"{text}, multiplies matrices"
 
 
@@ -423,7 +423,7 @@ def check_chain(node: JoiningNode) -> str:
 
 
 def dates(certificate: x509.Certificate, now: datetime, renewal: str) -> str:
-    """Return how long a certificate is valid; raise `Fault` if it is not, or expires soon."""
+    """Return how long a certificate is valid; raise `Fault` if it is not valid, or expires soon."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC"
     if now < begin:
@@ -437,16 +437,16 @@ def dates(certificate: x509.Certificate, now: datetime, renewal: str) -> str:
 
 
 def check_superlink(node: JoiningNode) -> str:
-    """Check by its HTTP status that there is a SuperLink's Fleet API, directly or behind a gate."""
+    """Check by its HTTP status that there is a SuperLink's Fleet API, directly or behind a reverse proxy."""
     other = "drop --insecure if the SuperLink has TLS, and check that this is its port"
     with fault_of("no answer over HTTP", other, HTTPException):
         status = node.answers.status
     if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT):
-        text = f"a gate answers (HTTP {status}), but no SuperLink behind it"
+        text = f"a reverse proxy answers (HTTP {status}), but no SuperLink behind it"
         raise Fault(text, "start the SuperLink on the server: its log says why it ended")
     if status != HTTPStatus.METHOD_NOT_ALLOWED:
-        text = f"an HTTP server answers {status} to a node's request: it is no SuperLink, or its gate keeps nodes out"
-        raise Fault(text, "correct the port, or let the gate pass /v1/fleet/")
+        text = f"an HTTP server answers {status} to a node's request: no SuperLink, or its reverse proxy blocks nodes"
+        raise Fault(text, "correct the port, or let the reverse proxy pass /v1/fleet/")
     return "accepts requests from nodes"
 
 

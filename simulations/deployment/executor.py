@@ -47,7 +47,7 @@ Options = Mapping[str, Any]
 
 
 def libraries() -> list[int]:
-    """Return when the folders of installed libraries were last changed, in nanoseconds."""
+    """Return the time in nanoseconds at which the folders of installed libraries were last changed."""
     folders = map(Path, [*site.getsitepackages(), site.getusersitepackages()])
     return [folder.stat().st_mtime_ns for folder in folders if folder.is_dir()]
 
@@ -74,7 +74,7 @@ class WarmExecutor:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
     ) -> tuple[set[TaskType], set[str]]:
-        """Return that only tasks of ClientApps can be run."""
+        """Return the eligible capacity: only tasks of ClientApps can be run."""
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, *_: object, **__: object) -> None:
@@ -149,7 +149,7 @@ def _libraries_changed() -> bool:
 
 
 def restart(options: Options, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Replace this process by a new executor with these pending messages; on failure end, and the node starts one."""
+    """Replace this process with a new executor for these pending messages; on failure end, and the node starts one."""
     try:
         read, write = os.pipe()
         os.write(write, json.dumps({**options, "specs": specs}, allow_nan=False).encode())

@@ -26,7 +26,7 @@ RESTART = 1.0
 """Seconds after which an executor that has ended is started again."""
 
 KEEP = ("fork", "resident")
-"""What is kept of a ClientApp between two messages: its imports, or also its models and data."""
+"""What is kept of a ClientApp between two messages: only its imports, or its models and data as well."""
 
 
 def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:

@@ -248,7 +248,7 @@ class LocalExchange(Exchange):
         try:
             weight = self._weigh(flight.kind, answer.arrays, answer.metrics, reply=True)
         except ValueError as error:
-            raise PayloadError(f"{member}: the reply cannot be serialised: {error}") from None
+            raise PayloadError(f"{member}: the reply cannot be serialized: {error}") from None
         flight.traffic.numbers_up, flight.traffic.bytes_up, flight.traffic.wire_up = weight
         expected.check(answer.metrics)
         arrays = answer.arrays

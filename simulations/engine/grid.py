@@ -2,7 +2,7 @@
 
 It runs the same ServerApp and ClientApp as Flower's own engines. Recently used clients are awake: their state is in the
 memory of their process. The others rest: their state is in files of a folder that is removed after the run, and any
-worker can load it. Which worker runs a client, and whether it has rested, changes no bit of the result.
+worker can load it. Which worker runs a client, and whether it has rested, does not change the result.
 """
 
 import shutil

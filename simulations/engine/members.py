@@ -1,4 +1,4 @@
-"""Registration of many clients: of those that differ only in their numbers of rows, one is built."""
+"""Registration of many clients: only one is built of those that differ only in their numbers of rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -76,6 +76,6 @@ def _kind(config: RunConfig, held: Sequence[Holding], client_id: int) -> tuple[o
 
 
 def _like(member: Member, client_id: int, held: Holding) -> Member:
-    """Return a copy of a client under another number, with that client's numbers of samples."""
+    """Return a copy of a client with another client id, and that client's numbers of samples."""
     own = {name: value for name, value in held._asdict().items() if name != "domain"}
     return replace(member, node=member.node - member.client_id + client_id, client_id=client_id, **own)

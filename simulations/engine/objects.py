@@ -50,7 +50,7 @@ def is_object(dataset: object) -> bool:
 
 
 def stored(dataset: object, series: str = "") -> tuple[Path, bool]:
-    """Write a data set to files, unless it was written before; return their folder, and whether each is one client's.
+    """Write a data set to files, unless it was written before; return their folder, and whether each is a client's.
 
     `dataset` is one of `ACCEPTED`; a list of several, or a dict by the clients' names, holds one per client. `series`
     is the column of time series: if it is set, the items of a torch data set are pairs of a series and a label. Raises
@@ -216,7 +216,7 @@ def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
-    """Return a torch data set as labelled images or, if its first item is a vector, as a table of numbers."""
+    """Return a torch data set as labeled images or, if its first item is a vector, as a table of numbers."""
     import datasets.features
     from datasets.arrow_dataset import Dataset
     from datasets.features import Image, Value

@@ -1,4 +1,4 @@
-"""Running a federation on this machine by the local engine."""
+"""Run a federation on this machine with the local engine."""
 
 import os
 import secrets
@@ -31,7 +31,7 @@ def run_locally(
     """Run a federation in this process or in worker processes, and return its run folder.
 
     `chosen` are config keys; other keys have their defaults. With `resume` the run in ``output-dir`` continues from its
-    last checkpoint, and only `CHANGEABLE` keys may differ. Results are the same bits for any number of `workers`.
+    last checkpoint, and only `CHANGEABLE` keys may differ. Results are bit-identical for any number of `workers`.
     `verbose` shows Flower's log. `callbacks` are called in addition to those that the config names. Raises Interrupted
     after Ctrl-C, at the end of the round; its text says how to resume.
     """
@@ -97,7 +97,7 @@ def _check_threads(config: RunConfig, workers: int) -> None:
     processes = min(workers, config.clients)
     total = processes * config.threads
     if total > cores():
-        remedy = "lower workers, which changes no bit, or threads" if processes > 1 else "lower threads"
+        remedy = "lower workers, which does not change results, or threads" if processes > 1 else "lower threads"
         print(
             f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
             f"here: they will slow each other down; {remedy}, which changes bits",

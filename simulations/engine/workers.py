@@ -131,7 +131,7 @@ class Workers:
             self._processes.append(process)
         self._queues: list[deque[tuple[int, Task]]] = [deque() for _ in range(workers)]
         self._under_way: list[deque[tuple[int, Task]]] = [deque() for _ in range(workers)]
-        self._written: dict[int, bytes] = {}  # serialised downloads of the last tasks, by id
+        self._written: dict[int, bytes] = {}  # serialized downloads of the last tasks, by id
         self._owners: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
 
@@ -199,7 +199,7 @@ class Workers:
             self._received(worker)
 
     def _feed(self, worker: int) -> None:
-        """Send a worker its next task if it can take one; shared downloads are serialised once."""
+        """Send a worker its next task if it can take one; shared downloads are serialized once."""
         if not self._queues[worker] or len(self._under_way[worker]) >= AHEAD:
             return
         ticket, task = self._queues[worker].popleft()
@@ -277,7 +277,7 @@ def _work(pipe: Connection, hosted: Hosted) -> None:
 
 
 def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
-    """Run a task and return its answer and its seconds; or call a method of `Clients`."""
+    """Run a task and return its answer and the seconds it took, or call a method of `Clients`."""
     if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
         return getattr(clients, kind)(*arguments)
     node, content, round = arguments

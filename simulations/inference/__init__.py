@@ -1,1 +1,1 @@
-"""Uses of a client's trained model: export and prediction."""
+"""Use a client's trained model: export and prediction."""

@@ -45,9 +45,9 @@ WORD = r"\w+"
 
 MEANING = {
     "image": "pixels as they are stored, 0 to {top:g}: channels, height, width",
-    "table": "columns in the order of names, neither scaled nor centred; NaN where one is missing; COLUMN=VALUE is 1 "
+    "table": "columns in the order of names, neither scaled nor centered; NaN where one is missing; COLUMN=VALUE is 1 "
     "where the row has the value, else 0",
-    "series": "channels x points in time as they are stored, neither scaled nor centred; none may be missing",
+    "series": "channels x points in time as they are stored, neither scaled nor centered; none may be missing",
     "text": "tokens of the vocabulary {vocabulary}, 0 after the end",
 }
 

@@ -32,9 +32,9 @@ FILE_KEYS = ("header_row", "encoding", "missing_values")
 
 @dataclass(frozen=True)
 class Model:
-    """A program, which maps stored inputs (B, *shape) to logits (B, C), and its description.
+    """A program that maps stored inputs (B, *shape) to logits (B, C), and its description.
 
-    `called` is its name in messages; `simulations.inference.export.description` makes the description.
+    `called` is its name in messages; `simulations.inference.export.description` defines the description.
     """
 
     called: str
@@ -148,7 +148,7 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
 
 
 def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], bool]) -> tuple[Frame, str]:
-    """Return a file of rows and the name of the input column: that of training, or the only one of a fitting type."""
+    """Return a file of rows and the name of the input column: that of training, or the only one of a suitable type."""
     file = _file(model, path)
     fit = [name for name in file.names if fits(file[name].type)]
     name = model.inputs["column"] or (fit[0] if len(fit) == 1 else usual)
@@ -239,7 +239,7 @@ def _file(model: Model, path: Path) -> Frame:
         raise DataError(f"'{path}' is not a file of rows, which {model.called} takes: {advice_on(path)}")
     (_, frame), *others = read_file(path, model.reading)
     if others:
-        raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file of one")
+        raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file with only one")
     for note in notes_on([frame]):
         warn(note)
     return frame

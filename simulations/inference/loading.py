@@ -50,8 +50,8 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     Returns
     -------
     Node
-        ``model`` is the trained model, ``predictor`` what was measured; with ``keep-best`` both are of the round with
-        the best validation accuracy. ``data`` has the client's training, validation and test samples, and
+        ``model`` is the trained model, ``predictor`` the evaluated one; with ``keep-best``, both are from the round
+        with the best validation accuracy. ``data`` has the client's training, validation and test samples, and
         ``data.others`` the test samples of other domains.
 
     Raises

@@ -94,9 +94,9 @@ class Predictions:
 def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
     """Predict the classes of a file's content. A ``.pt2`` is a program: use only files that you trust.
 
-    `model` is a ``.pt2`` file of ``hetfl export``, or a run folder or ``state-dir``, for which `client` is a number or
-    name. `file` is, for tables, csv, parquet or json; for texts, such a file or a ``.txt`` with one text per line; for
-    time series, parquet, json or npz; for images, an image or a folder.
+    `model` is a ``.pt2`` file from ``hetfl export``, or a run folder or ``state-dir``, for which `client` is a number
+    or name. `file` is, for tables, csv, parquet or json; for texts, such a file or a ``.txt`` with one text per line;
+    for time series, parquet, json or npz; for images, an image or a folder.
     """
     loaded, file = load_model(Path(model), client), Path(file)
     if not file.exists():
@@ -142,9 +142,9 @@ def load_model(path: Path, client: int | str | None = None) -> Model:
 def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
     """Return the program and the description of a ``.pt2`` file."""
     if not path.exists():
-        raise ModelError(f"{called} does not exist: expected a .pt2 file of hetfl export, or a run folder")
+        raise ModelError(f"{called} does not exist: expected a .pt2 file from hetfl export, or a run folder")
     if path.suffix != ".pt2":
-        raise ModelError(f"{called}: expected a .pt2 file of hetfl export, or a run folder")
+        raise ModelError(f"{called}: expected a .pt2 file from hetfl export, or a run folder")
     described = _read_description(path, called)
     try:
         with quiet(), _weights_only():

@@ -11,7 +11,7 @@ from simulations.reports.runs import Run
 
 
 def short_names(datasets: Iterable[str]) -> dict[str, str]:
-    """Return what to call each data set, so that different ones have different names.
+    """Return a short name for each data set; different data sets get different names.
 
     Examples
     --------

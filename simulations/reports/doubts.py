@@ -11,7 +11,7 @@ from simulations.reports.layout import first
 from simulations.reports.runs import Run, method_of
 
 MIN_TEST_ROWS = 30
-"""With fewer test samples, a client's results are reported as unreliable."""
+"""Number of test samples below which a client's results are reported as unreliable."""
 
 LAST_PART, LEAST_RISE = 0.75, 0.02
 """A run is too short if accuracy rises by `LEAST_RISE` or more after this part of its rounds; fractions."""

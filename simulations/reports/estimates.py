@@ -51,7 +51,7 @@ MEASURES = {
 
 
 def measure_named(name: str) -> Measure:
-    """Return the measure of a name: one of `MEASURES`, or ``recall:CLASS``; raises ConfigError for any other.
+    """Return the measure with a name: one of `MEASURES`, or ``recall:CLASS``; raises ConfigError for any other.
 
     Examples
     --------

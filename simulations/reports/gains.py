@@ -49,7 +49,7 @@ MAX_CLIENTS, ENDS = 30, 10
 """Maximum number of clients in a table; of more, it shows the `ENDS` lowest and the `ENDS` highest gains."""
 
 MAX_LEFT_OUT, MAX_WORDS = 10, 12
-"""The most unpaired runs and clients in the notes of a table, and the most verdicts after it."""
+"""Maximum number of unpaired runs and clients in the notes of a table, and of verdicts after it."""
 
 COLUMNS = (
     *("method", "client", "name", "measure", "seeds", "rows", "baseline", "value", "difference", "low", "high", "p"),
@@ -172,8 +172,8 @@ def _notes(gains: pd.DataFrame, measure: Measure, means: Mapping[str, Estimate])
         return ("No run could be paired, so all differences are unknown.",)
     said = {
         "seeds": "Intervals over seeds (Student's t).",
-        "rows": "One seed, or equal gains under all: intervals over its test rows; other seeds may differ.",
-        "none": f"One seed, or equal gains under all: no interval of {measure.words}; run several seeds.",
+        "rows": "One seed, or equal gains for all seeds: intervals over its test rows; other seeds may differ.",
+        "none": f"One seed, or equal gains for all seeds: no interval for {measure.words}; run several seeds.",
     }
     tested = gains.p.count()
     corrected = f"Helps, harms: significant at the 5 % level, corrected for {tested} comparisons (Holm)."
@@ -189,7 +189,7 @@ def _upper_bounds(means: Mapping[str, Estimate]) -> list[str]:
     return [
         f"{method}: an upper bound if the clients' data are consistent."
         if estimate.mean > 0
-        else f"{method}: no upper bound: {points(estimate.mean, sign=True)} points over local in the mean."
+        else f"{method}: not an upper bound: {points(estimate.mean, sign=True)} points over local on average."
         for method, estimate in means.items()
         if method.startswith(POOLED)
     ]

@@ -26,7 +26,7 @@ HARM = 0.01
 """A client is harmed if it loses more than this fraction."""
 
 TENTH = 0.1
-"""The worst off: this share of the clients, at least one, with the lowest gain."""
+"""The worst-off clients: this share, at least one, with the lowest gains."""
 
 MEANS = ("accuracy", "balanced_accuracy", "macro_f1")
 """Keys of a summary shown in addition to the impact, as means over runs."""

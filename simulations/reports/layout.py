@@ -137,7 +137,7 @@ def cells_table(
 
 
 def first(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
-    """Return the first `most` lines, and a line with the number of the others.
+    """Return the first `most` lines, and a line with the number of remaining lines.
 
     Examples
     --------

@@ -18,7 +18,7 @@ LOCAL = "local"
 """The algorithm in which each client trains alone."""
 
 BASELINES = {LOCAL: "training alone", POOLED: "pooled training"}
-"""Methods to compare with, and how texts call them. The first one that has a run is used."""
+"""Methods to compare with, and their names in texts. The first one that has a run is used."""
 
 SAME = ("seed", "clients", *sorted({*DATA_KEYS} - {"data-dir", "normalize", "augment", "pooled"}))
 """Keys that must be equal in two runs to pair them: they decide which rows a client has."""

@@ -77,7 +77,7 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """How far a run that has not ended got, such as ``2 of 3 rounds``; "" if it has ended."""
+        """How far a run that has not ended has come, such as ``2 of 3 rounds``; "" if it has ended."""
         reached, planned = self.summary["rounds"], self.config["rounds"]
         return "" if reached == planned else f"{reached} of {planned} rounds"
 

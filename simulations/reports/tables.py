@@ -160,7 +160,7 @@ def best_of(runs: Sequence[Run]) -> tuple[str, str, Callable[[Run], float | None
     if found and None not in found:
         note = "Best round: chosen by validation accuracy."
         return "best round %", note, selected_accuracy
-    note = "Best round by test: too high, since it is chosen on the test set."
+    note = "Best round by test: optimistic, since it is chosen on the test set."
     return "best round by test %", note, best_accuracy
 
 
@@ -222,7 +222,7 @@ def _notes_on(goal: float | None, groups: Sequence[Group], *, given: bool) -> It
     if goal and not given:
         yield f"{percent(goal)} %: 95 % of the lowest best accuracy; --target sets another."
     if any(map(_has_clock, groups)):
-        yield "Clock: simulated seconds; seconds: of this machine."
+        yield "Clock: simulated seconds; seconds: real time on this machine."
 
 
 def _has_clock(group: Group) -> bool:
@@ -232,7 +232,7 @@ def _has_clock(group: Group) -> bool:
 def _reached(
     group: Group, target: float | None, what: Literal["payload", "clock"], shown: Callable[[float], str]
 ) -> str | None:
-    """Return the mean spent by the runs until they reached a target; None without a target or a clock."""
+    """Return the mean payload or time that runs spent until they reached a target; None without a target or a clock."""
     if target is None or (what == "clock" and not _has_clock(group)):
         return None
     paid = known(spent(run, target, what) for run in group.runs)

@@ -18,7 +18,7 @@ from simulations.reports.layout import NOTHING, byte_size, percent, table_of
 from simulations.reports.runs import Run, known, load_run
 
 MAX_REASONS = 5
-"""Number of failures and outliers shown, the newest ones."""
+"""Maximum number of failures and outliers shown: the newest ones."""
 
 NAME_WIDTH, GAP = 16, 4
 """Width of a name or model in a terminal, and of the gap between two blocks of clients, in characters."""

@@ -1,4 +1,4 @@
-"""The backends by name: processes of this machine, and the machines of a Ray cluster."""
+"""The backends by name: processes on this machine, and the machines of a Ray cluster."""
 
 import logging
 import multiprocessing
@@ -35,10 +35,10 @@ _BUSY = Lock()
 """Held while this process executes a run."""
 
 _TOLD_TO_STOP = Event()
-"""Set when the study has stopped: this process starts no further run."""
+"""Set when the study has stopped: this process starts no more runs."""
 
 MAX_LOSSES = 3
-"""Maximum number of restarts of a run whose machine, or process there, is lost."""
+"""Maximum number of restarts of a run whose machine, or process on that machine, is lost."""
 
 CONNECT = 10.0
 """Timeout of a cluster's answer, in seconds."""
@@ -57,7 +57,7 @@ def run_job(job: Job) -> str:
     except KeyboardInterrupt:
         return STOPPED
     except FolderInUse as error:
-        return f"{error.who} is making this run: wait until it ends, and repeat the command"
+        return f"{error.who} is executing this run: wait until it ends, and repeat the command"
     except HetflError as error:
         return str(error)
     except Exception as error:
@@ -67,7 +67,7 @@ def run_job(job: Job) -> str:
 
 @dataclass(frozen=True)
 class LocalBackend:
-    """Processes of this machine, each with one run at a time. They end with this process."""
+    """Processes on this machine, each with one run at a time. They end with this process."""
 
     workers: int = 1
 
@@ -118,7 +118,7 @@ class LocalBackend:
 
 
 def _begin() -> None:
-    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it ends."""
+    """Prepare a process for runs: the study forwards Ctrl-C, and the process ends when the study does."""
     end_with_parent()
     os.setpgrp()
     signal.signal(signal.SIGINT, _interrupted)
@@ -136,13 +136,13 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 class RayBackend:
     """A running Ray cluster whose machines share a file system: each run is a task, which writes its own folder.
 
-    The cluster is that of ``RAY_ADDRESS``, ``HOST:PORT``, or else that of this machine.
+    The cluster is the one at ``RAY_ADDRESS`` (``HOST:PORT``) or, if that is not set, the one of this machine.
 
     Parameters
     ----------
     workers : int
-        Runs at a time, 1 or more. Each takes as many processors as the largest ``threads`` of any, and one GPU if the
-        ``device`` of any is ``cuda``.
+        Number of parallel runs, 1 or more. Each takes as many processors as the largest ``threads`` of any run, and one
+        GPU if the ``device`` of any run is ``cuda``.
     """
 
     workers: int = 1
@@ -154,8 +154,8 @@ class RayBackend:
         Raises
         ------
         HetflError
-            Ray is not installed, no cluster answers there, or it has another Ray or Python; later, a machine of the
-            cluster cannot run these: it has no hetfl, another version, or not the run's folder.
+            Ray is not installed, no cluster answers, or it has another version of Ray or Python; or, later, a machine
+            of the cluster cannot execute the runs: it lacks hetfl or the run's folder, or has another version.
         """
         with _connected(os.environ.get("RAY_ADDRESS") or "auto") as ray:
             needs = {
@@ -165,7 +165,7 @@ class RayBackend:
             machines = [one["Resources"] for one in ray.nodes()]
             if not any(all(one.get(key, 0) >= needs[key] for key in needs) for one in machines):
                 room = f"{needs['CPU']} processors" + " and a GPU" * needs["GPU"]
-                warn(f"no machine of the cluster has {room} for a run; waiting for one that has")
+                warn(f"no machine of the cluster has {room} for a run; waiting for one")
             own = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "max_retries": 0}
             tasks = _Tasks(ray, ray.remote(_on_machine).options(**own))
             with ThreadPoolExecutor(self.workers) as threads:
@@ -177,14 +177,14 @@ class RayBackend:
 
 
 class _Tasks:
-    """The tasks of a cluster."""
+    """The tasks on a cluster."""
 
     def __init__(self, ray: Any, task: Any) -> None:
         self._ray, self._task, self._stopped = ray, task, False
         self._running = set[Any]()
 
     def run(self, job: Job) -> str:
-        """Run or resume a run on a free machine; if that is lost, go on elsewhere from the last checkpoint."""
+        """Run or resume a run on a free machine; if that is lost, continue on another one from the last checkpoint."""
         job.folder.mkdir(parents=True, exist_ok=True)
         there, lost, failed = replace(job, folder=job.folder.absolute()), STOPPED, self._ray.exceptions
         for losses in range(MAX_LOSSES + 1):
@@ -201,13 +201,13 @@ class _Tasks:
             except failed.RayError as error:
                 lost = f"its machine was lost: {_cause(error)}"
                 if losses < MAX_LOSSES:
-                    warn(f"{job.name}: {lost}; it goes on elsewhere from round {job.done}")
+                    warn(f"{job.name}: {lost}; it continues on another machine from round {job.done}")
             finally:
                 self._running.discard(task)
         return lost
 
     def stop(self) -> None:
-        """Let all runs end their rounds."""
+        """Let all runs finish their rounds."""
         warn("the runs finish their rounds. Press Ctrl-C again to stop immediately.")
         self._stopped = True
         for task in [*self._running]:
@@ -216,7 +216,7 @@ class _Tasks:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Connect to a cluster where this process is not yet part of one, and disconnect in the end."""
+    """Connect to a cluster unless this process is already part of one, and disconnect at the end."""
     try:
         import ray
     except ImportError:

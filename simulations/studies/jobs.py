@@ -20,10 +20,10 @@ from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds
 from hetfl_flwr.text import some
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
-"""Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
+"""Keys for where and when a run is executed, which affect at most its bits: ``versions`` has device and threads."""
 
 ASIDE = {key for key, field in KEYS.items() if HOW_RUN in field.metadata} - {"costs", "keep-uploads"}
-"""Keys in which a finished run may differ from a request; the two others set what it records."""
+"""Keys in which a finished run may differ from a request; the two other keys determine what it records."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Job:
     Parameters
     ----------
     name : str
-        Its name for people.
+        Its human-readable name.
     folder : Path
         Its run folder.
     settings : dict
-        Its config keys, ``seed`` among them and ``output-dir`` not.
+        Its config keys, including ``seed`` but not ``output-dir``.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def asked(self) -> dict[str, Value]:
-        """The settings that make a run another run: neither `PLACES` nor the keys of other algorithms."""
+        """The settings that identify a run: all except `PLACES` and the keys of other algorithms."""
         own = ("", self.settings.get("algorithm", "fedhe"))
         known = self.settings.items()
         return {key: value for key, value in known if key not in PLACES and key.rpartition(".")[0] in own}
@@ -72,7 +72,7 @@ class Job:
 
 
 Submit = Callable[[Job], "Future[str]"]
-"""Starts a run; the result is why it did not end, or an empty text."""
+"""Starts a run; the result is why it did not finish, or an empty text."""
 
 
 class Backend(Protocol):
@@ -83,11 +83,11 @@ class Backend(Protocol):
         """Maximum number of parallel runs."""
 
     def open(self, wanted: Sequence[Job]) -> AbstractContextManager[Submit]:
-        """Make room for these runs. After an exception those that are going on end their rounds."""
+        """Prepare for these runs. After an exception, active runs finish their rounds."""
 
 
 def _note_longer(finished: Sequence[Job], console: Console) -> None:
-    """Say that finished runs have more rounds than requested."""
+    """Note that finished runs have more rounds than requested."""
     longer = [job for job in finished if job.done > job.rounds]
     if longer:
         which, first = some([job.name for job in longer], 1), longer[0]
@@ -98,25 +98,25 @@ def _note_longer(finished: Sequence[Job], console: Console) -> None:
 def run_all(
     wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
 ) -> dict[Path, str]:
-    """Execute the runs that have not ended, and return the failures by folder.
+    """Execute the runs that have not finished, and return the failures by folder.
 
     Parameters
     ----------
     wanted : sequence of Job
-        A stopped run is resumed from its last checkpoint; if there is one with other settings, the run fails.
+        The runs. A stopped run is resumed from its last checkpoint; if that has other settings, the run fails.
     backend : Backend
         Where they run.
     console : Console
-        Where progress and failures are shown, each reason once.
+        The console for progress and failures; each reason is shown once.
     ended : callable
-        Called with each run as soon as it has ended well.
+        Called with each run as soon as it has finished without an error.
 
     Raises
     ------
     HetflError
-        Nothing can run there, or no longer.
+        The backend cannot run anything, or no longer can.
     Interrupted
-        After Ctrl-C, when the current runs have ended their rounds; says how to go on.
+        After Ctrl-C, when the active runs have finished their rounds; says how to continue.
     """
     left = deque(job for job in wanted if not job.finished)
     _note_longer([job for job in wanted if job not in left], console)
@@ -157,7 +157,7 @@ def run_all(
 
 
 def _notes(job: Job, said: set[str]) -> set[str]:
-    """Show the notes of a run that have not been said, and return them."""
+    """Show the notes of a run that have not been shown yet, and return them."""
     new = [line for line in read_notes(job.folder) if line not in said]
     for line in new:
         warn(line)

@@ -33,19 +33,19 @@ BASELINES: Mapping[str, dict[str, Value]] = {
 """The baselines of a method, and their keys."""
 
 ALONE: dict[str, Value] = {"projection": "none"}
-"""Keys of the exchange, which training alone refuses."""
+"""Keys of the exchange, which local training does not accept."""
 
 
 def parse_grid(text: str) -> dict[str, list[Value]]:
-    """Read the values of config keys from one text.
+    """Parse the values of config keys from one text.
 
-    Keys are set apart by blanks, their values by commas; each is read as that of ``--set`` is, and ``a:b`` stands for
-    the integers from a to b - 1. A value with a comma or a blank in it is put in quotes.
+    Keys are separated by spaces, and their values by commas. Each value is parsed as by ``--set``; ``a:b`` stands for
+    the integers from a to b - 1. Quote a value that contains a comma or a space.
 
     Raises
     ------
     ConfigError
-        It is not ``key=value,value key=value``; names a key twice; or a range is empty.
+        The text is not ``key=value,value key=value`` or names a key twice, or a range is empty.
 
     Examples
     --------
@@ -71,12 +71,12 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
 
 
 def split(option: str, text: str) -> dict[str, list[str]]:
-    """Return the keys of an option's text and their values; commas and blanks in quotes are part of a value.
+    """Return the keys in an option's text and their values; commas and spaces in quotes are part of a value.
 
     Raises
     ------
     ConfigError
-        It is not ``key=value,value key=value``, or names a key twice.
+        The text is not ``key=value,value key=value``, or names a key twice.
     """
     lexer = shlex.shlex(text, posix=True, punctuation_chars=",=")
     lexer.whitespace_split, lexer.commenters = True, ""
@@ -90,7 +90,7 @@ def split(option: str, text: str) -> dict[str, list[str]]:
             raise ConfigError(f"{option} {text!r}: expected key=value,value key=value, at '{''.join(words[:3])}'")
         key, _, value, *words = words
         if key in found:
-            raise ConfigError(f"{option} {text!r}: {key} is there twice")
+            raise ConfigError(f"{option} {text!r}: {key} is given twice")
         found[key] = [value]
         while len(words) > 1 and words[0] == ",":
             found[key].append(words[1])
@@ -99,22 +99,22 @@ def split(option: str, text: str) -> dict[str, list[str]]:
 
 
 def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:
-    """Return the runs of all combinations, their settings complete; the values of the last key change fastest.
+    """Return the runs of all combinations, with complete settings; the values of the last key vary fastest.
 
-    Each run has a folder in `out` that is called by its values: ``fedhe.alpha=0.5,seed=0``.
+    Each run has a folder in `out` that is named after its values: ``fedhe.alpha=0.5,seed=0``.
 
     Raises
     ------
     ConfigError
-        A key or value is wrong, or a value is there twice.
+        A key or value is invalid, or a value is given twice.
     """
     from hetfl_flwr.runs.settings import resolved
 
     if (runs := prod(map(len, grid.values()))) > MAX_RUNS:
-        raise ConfigError(f"a sweep of {runs} runs: at most {MAX_RUNS} can be made at once")
+        raise ConfigError(f"a sweep of {runs} runs: at most {MAX_RUNS} are allowed")
     for key, values in grid.items():
         if key in ("output-dir", "resume"):
-            raise ConfigError(f"{key} cannot be swept: each run has a folder of its own, and goes on by itself")
+            raise ConfigError(f"{key} cannot be swept: each run has its own folder, and continues automatically")
         if not values:
             raise ConfigError(f"{key} has no value to sweep over")
         if twice := [value for number, value in enumerate(values) if value in values[:number]]:
@@ -151,35 +151,35 @@ def _written(value: Value) -> str:
 def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of a method, and those of each baseline with the same keys and seeds.
 
-    Models, width and whatever else the method sets are the same for all. Runs that differ only in the method's own keys
-    share one run of a baseline.
+    Models, width and everything else that the method sets are the same for all. Runs that differ only in the method's
+    own keys share one run of a baseline.
 
     Parameters
     ----------
     chosen : mapping
         Config keys of the method.
     against : str
-        One of `BASELINES`, or a comma list of them.
+        One of `BASELINES`, or a comma-separated list of them.
     grid : mapping
         Values by config key; empty: one run of each.
     out : Path
-        Its folders are called by the method and the baselines; in them lie the run folders of a sweep.
+        The parent folder. Its subfolders are named after the method and the baselines, and contain the run folders.
 
     Raises
     ------
     ConfigError
-        A key or value is wrong, there is no such baseline, or the method is one of them.
+        A key or value is invalid, there is no such baseline, or the method is itself one of them.
     """
     baselines = dict.fromkeys(name.strip() for name in against.split(","))
     if not baselines.keys() <= BASELINES.keys():
         raise ConfigError(f"--against {against!r}: expected {', '.join(BASELINES)} or {','.join(BASELINES)}")
     for key in ("algorithm", "pooled"):
         if key in grid:
-            raise ConfigError(f"{key} cannot be swept with --against, which runs one method beside its baselines")
+            raise ConfigError(f"{key} cannot be swept with --against, which runs one method and its baselines")
     config = RunConfig.from_flat(dict(chosen))
     method = "pooled" if config.pooled else config.algorithm
     if method in baselines:
-        raise ConfigError(f"--against {method}: that is what is run already; name another method, or another baseline")
+        raise ConfigError(f"--against {method}: a method cannot be its own baseline; change one of the two")
 
     def called(name: str, settings: Mapping[str, Value], values: ParameterGrid) -> list[Job]:
         return [replace(job, name=f"{name} {job.name}".strip()) for job in jobs(settings, values, out / name)]
@@ -198,8 +198,8 @@ def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid,
 def check(wanted: Sequence[Job]) -> None:
     """Check that each unfinished run can start; raise a HetflError for the first that cannot.
 
-    Its folder holds no run of other settings and lies in no other run's, and its clients fit together. Clients are
-    built once for runs that differ only in their seed.
+    A run can start if its folder holds no run with other settings and is not inside the folder of another run, and its
+    clients fit together. Clients are built once for runs that differ only in their seed.
     """
     from hetfl_flwr.methods import build_strategy
     from hetfl_flwr.runs.callbacks import own_callbacks

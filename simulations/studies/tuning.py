@@ -1,8 +1,8 @@
 """Tuning: search for the best settings of a method, by validation accuracy alone.
 
-Values are proposed by Optuna's tree-structured Parzen estimator. The first trial has the values as they are, if they
-are in the space, so that tuning finds nothing worse by its own measure. Proposals depend only on the results so far, so
-the same search goes on from the run folders. Test samples are not used.
+Values are proposed by Optuna's tree-structured Parzen estimator. The first trial has the current values, if they are in
+the space, so that tuning finds nothing worse by its own measure. Proposals depend only on the results so far, so a
+stopped search can continue from the run folders. Test samples are not used.
 """
 
 import json
@@ -36,7 +36,7 @@ WIDE = 30.0
 """Default factor of the range around a value, down and up."""
 
 INSIDE = 1e-3
-"""Distance from an open bound, as a part of it."""
+"""Distance from an open bound, as a fraction of it."""
 
 DIGITS = 3
 """Significant digits of tried values."""
@@ -45,12 +45,12 @@ BATCH = 5
 """Trials that are proposed at a time, whatever the number of workers; the first batch is random."""
 
 ATTEMPTS = 20
-"""How often other values are asked for when all proposed ones have been tried."""
+"""Maximum number of requests for other values when all proposed ones have been tried."""
 
 LEARNING_RATE = "learning-rate"
 
 UNTUNED = ("seed", "algorithm", "output-dir", "resume")
-"""Keys that say which runs these are, and are no settings."""
+"""Keys that identify the runs, and are not settings."""
 
 Distribution = Any
 """A distribution of Optuna, which may not be installed."""
@@ -61,19 +61,19 @@ Space = Mapping[str, Distribution]
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial.
+    """A trial: the values that were tried, and their results.
 
     Parameters
     ----------
     values : dict
-        By config key.
+        The values, by config key.
     validation : float or None
         The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if
         one of its runs has failed.
     accuracy : float or None
         The same on test samples, for information.
     payload, seconds : float
-        The costs of all its runs: bytes up and down, and seconds.
+        The cost of all its runs: bytes up and down, and seconds.
     """
 
     values: dict[str, Value]
@@ -91,27 +91,27 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The first of those with the best validation accuracy."""
+        """The first trial with the best validation accuracy."""
         return max(self.trials, key=lambda trial: -1.0 if trial.validation is None else trial.validation)
 
     @property
     def payload(self) -> float:
-        """Bytes up and down of all."""
+        """Bytes up and down of all trials."""
         return sum(one.payload for one in self.trials)
 
     @property
     def seconds(self) -> float:
-        """Seconds of all."""
+        """Seconds of all trials."""
         return sum(one.seconds for one in self.trials)
 
 
 def parse_space(texts: Sequence[str]) -> dict[str, Distribution]:
-    """Read what is to be tried: ``key=low:high`` or ``key=value,value``, a text for each key.
+    """Parse a search space: ``key=low:high`` or ``key=value,value``, one text per key.
 
     Raises
     ------
     ConfigError
-        A text is neither, names a key twice, or a range is empty.
+        A text has another form or names a key twice, or a range is empty.
 
     Examples
     --------
@@ -138,10 +138,10 @@ def _between(low: float, high: float) -> Distribution:
 
 
 def usual_space(config: RunConfig) -> dict[str, Distribution]:
-    """Return the default space: the learning rate and the method's own first weight.
+    """Return the default space: the learning rate and the method's main weight.
 
-    The first weight is the one that the client's side names in ``tuned``; if it names none, the first option of the
-    client's side, then of the server's, that is a fraction or a factor above 0 by default. A method may have none.
+    The main weight is the option that the client side names in ``tuned``; if it names none, the first option of the
+    client side, then of the server side, that is a fraction or a factor above 0 by default. A method may have none.
     """
     space = {LEARNING_RATE: _around(config.learning_rate, 0.0, inf)}
     algorithm = chosen(config)
@@ -156,7 +156,7 @@ def usual_space(config: RunConfig) -> dict[str, Distribution]:
 
 
 def _weights(side: type[Any]) -> dict[str, tuple[float, float, float]]:
-    """Return the options of a side that are fractions or factors: default, smallest and largest value."""
+    """Return the default, smallest and largest value of each option of a side that is a fraction or a factor."""
     found = {}
     for name, one in signature(side, eval_str=True).parameters.items():
         if one.kind is Parameter.KEYWORD_ONLY and isinstance(one.default, float):
@@ -178,31 +178,31 @@ def _shortened(value: float) -> float:
 
 
 Search = Generator[list[list[Job]], Mapping[Path, str], Tuning]
-"""Yields the runs of the settings to try next, a list for each; is sent which runs have failed, by folder, and why."""
+"""Yields the runs of the settings to try next, one list for each; receives the reasons of failed runs, by folder."""
 
 
 def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)) -> Search:
-    """Search the settings of one method; return what was found, which is also written down.
+    """Search for the best settings of one method; return the results, which are also written to files.
 
     Parameters
     ----------
     base : mapping
         Config keys of all runs.
     space : mapping
-        What is tried, by key; first the values of `base`, if these are in it.
+        The values to try, by key; those of `base` come first, if they are included.
     out : Path
         Folder of the run folders, and of `BEST_FILE` and `TRIALS_FILE`.
     trials : int
-        How many settings, 1 or more; no more than there are.
+        The maximum number of settings to try, 1 or more.
     seeds : sequence of int
-        The runs of each.
+        The seeds of the runs of each setting.
 
     Raises
     ------
     ConfigError
-        A key or value is wrong, or clients have no validation samples.
+        A key or value is invalid, or clients have no validation samples.
     HetflError
-        No trial has ended.
+        No trial has finished.
     """
     flat = _tunable(base, space)
     optuna = _optuna()
@@ -237,7 +237,7 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
             study.tell(trial, -1.0 if one.validation is None else one.validation)
     found = Tuning(tuple(done))
     if found.best.validation is None:
-        raise HetflError(f"no trial has ended: {next(iter(reasons), 'nothing was found')}")
+        raise HetflError(f"no trial has finished: {next(iter(reasons), 'nothing was found')}")
     out.mkdir(parents=True, exist_ok=True)
     replace_file(out / BEST_FILE, to_toml({**base, **found.best.values}).encode())
     held = {"trials": [asdict(one) for one in done], "best": asdict(found.best), "seeds": [*seeds]}
@@ -260,7 +260,7 @@ def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
 
 
 def run_searches(searches: Sequence[Search], backend: Backend, console: Console) -> list[Tuning | HetflError]:
-    """Run searches side by side, and return what each has found, or why it has failed; ended runs are not repeated."""
+    """Run searches in parallel; return the result of each, or why it failed. Finished runs are not repeated."""
     found = dict[int, Tuning | HetflError]()
     failed: Any = None  # what a generator is sent first
     while len(found) < len(searches):
@@ -294,7 +294,7 @@ def tune(
     trials: int = 12,
     seeds: Sequence[int] = (0,),
 ) -> Tuning:
-    """Run one `search` in a folder that no other process may use meanwhile, and return what it has found."""
+    """Run one `search` in a folder that no other process may use in the meantime, and return its result."""
     out.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(out, 0)
     try:
@@ -354,7 +354,7 @@ def _last_validation(job: Job) -> float | None:
 
 
 def tuning_table(found: Tuning) -> Table:
-    """Return a row a trial, the best marked."""
+    """Return a table with one row per trial; the best one is marked."""
     keys = list(found.trials[0].values)
     rows = list(enumerate(found.trials))
     columns: dict[str, Any] = {"trial": lambda row: f"{row[0]}{'*' * (row[1] is found.best)}"}

@@ -115,7 +115,7 @@ class AlgorithmContract:
     def test_what_the_server_replaces_loses_its_moments_and_what_stays_keeps_them(
         self, name: str, lab: Lab, moments: str, optimizer: str
     ) -> None:
-        """With ``moments = "kept"`` all keep their moments. Load downloads into networks with ``self.load``."""
+        """With ``moments = "kept"``, all moments are kept. Load downloads into networks with ``self.load``."""
         for mode in find(name).modes or [""]:
             keys: dict[str, Value] = {f"{name}.mode": mode} if mode else {}
             own: dict[str, Value] = {"moments": moments, "optimizer": optimizer, "momentum": 0.9 * (optimizer == "sgd")}

@@ -62,7 +62,7 @@ def test_a_run_a_split_and_the_table_of_columns_say_it_in_the_same_five_lines(pa
         "60 rows, 8 columns: 2 numbers, 1 date, 1 category, label 'sick', owner 'ward'",
         "missing: 'age' 12",
         "left out: 'id', 'floor'",
-        "standardised: 'age', 'cost', 'seen'",
+        "standardized: 'age', 'cost', 'seen'",
         "2 classes: ill 45, well 15; 3 owners: north 20, south 20, west 20",
     ]
     said = [f"'{patients}': {line}" for line in lines]

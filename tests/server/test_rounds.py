@@ -243,7 +243,7 @@ def test_a_number_that_no_message_can_hold_is_refused_where_links_take_time(play
     monkeypatch.setattr(FedHeClient, "learn", boasting)
     for entry in entries(play(clients=3, rounds=3, client_mbits="1"))[1:]:
         [failure] = entry["failures"]
-        assert failure["reason"].startswith("client 1 (mlp): the reply cannot be serialised: ")
+        assert failure["reason"].startswith("client 1 (mlp): the reply cannot be serialized: ")
 
 
 def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go_on(

@@ -12,7 +12,7 @@ from .strategy import downloaded, uploaded
 
 
 class SkeletonClient(KnowledgeClient):
-    """Trains on local samples, with logits pulled towards the average logits of their class.
+    """Trains on local samples, with logits pulled toward the average logits of their class.
 
     Wire   as on the server side.
     State  the model, the optimizer's moments.

@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_IN_TITLE = 4
-"""The most runs that a title names."""
+"""Maximum number of runs that a title names."""
 NARROW = 100
 """A logarithmic axis with a smaller ratio of its ends also has ticks at 2 and 5."""
 MAX_CLIENT_LINES = 12
 SHARED_LOOK = 6
-"""The look of the mean (black), followed by that of the global model (grey); earlier ones are for clients."""
+"""The look of the mean (black), followed by that of the global model (gray); earlier ones are for clients."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """A line in a picture; `look` selects its colour and marker.
+    """A line in a picture; `look` selects its color and marker.
 
     `points` has one row per ``round`` with ``value``, the ends ``low`` and ``high`` of a band if there is one, and
     ``payload`` and ``clock`` (see `curve`) if they are known.
@@ -61,7 +61,7 @@ class Course:
 
     @property
     def colour(self) -> str:
-        """The colour of its look."""
+        """The color of its look."""
         return COLOURS[self.look % len(COLOURS)]
 
     @property
@@ -153,7 +153,7 @@ def compare_figure(runs: Sequence[Run], width: float = 0) -> Figure:
 
 
 def course_of(group: Group, number: int) -> Course:
-    """Return the line of a group; `number` selects its colour and marker."""
+    """Return the line of a group; `number` selects its color and marker."""
     by_round = pd.concat([curve(run) for run in group.runs]).groupby("round")
     shared, several = by_round.size() == len(group.runs), len(group.runs) > 1
     points = by_round.mean()[shared].rename(columns={"accuracy": "value"})
@@ -170,7 +170,7 @@ def require_points(run: Run) -> None:
     if curve(run).empty:
         if run.damage:
             raise RunFolderError(f"{run.damage}; no other round was evaluated: nothing to draw")
-        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
+        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let the run continue")
 
 
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:

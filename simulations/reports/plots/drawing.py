@@ -1,7 +1,7 @@
-"""Colours, sizes, axes, labels and files of all pictures.
+"""Colors, sizes, axes, labels and files of all pictures.
 
-Matplotlib is imported only when something is drawn, and no display is needed. The colours are those of Okabe and Ito,
-which colour-blind readers can tell apart; lines also differ in markers.
+Matplotlib is imported only when something is drawn, and no display is needed. The colors are those of Okabe and Ito,
+which color-blind readers can tell apart; lines also differ in markers.
 """
 
 from __future__ import annotations

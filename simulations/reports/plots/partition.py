@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 MAX_CELLS, MAX_TICKS = 400, 40
-"""The most cells of a heat map with their number in them, and the most clients with a tick each."""
+"""Maximum number of cells of a heat map for which numbers are shown, and of clients that each have a tick."""
 LONGEST_TICK, LETTERS = 24, 7.5
 """Characters of a name next to a heat map, and of all names below it for each inch of the picture, before they are
 rotated."""

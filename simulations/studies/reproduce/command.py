@@ -74,7 +74,7 @@ class Options(NamedTuple):
         """Return the requested cells; raises a `ConfigError` if they cannot have the settings in `extra`."""
         for key in ("seed", "output-dir", "resume"):
             if key in self.extra:
-                why = "runs have seeds from 0 and folders in --out, and go on by themselves"
+                why = "runs get seeds from 0 and folders in --out, and continue automatically"
                 raise ConfigError(f"--set {key}: leave it out, as {why}")
         cells = [
             cell.model_copy(update={"settings": {**cell.settings, **self.extra}})
@@ -115,9 +115,9 @@ class Task(NamedTuple):
     folder : Path
         Folder of its report.
     records : Records
-        What is known of its runs.
+        Records of its runs.
     tuned : Findings
-        What tuning has found.
+        Results of tuning.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Task(NamedTuple):
         return [one for job in runs if (one := self.records.get(job, self.recipe))]
 
     def take(self, job: Job, runs: Sequence[Job]) -> None:
-        """Record a finished run; raises a `ConfigError` if clients of no row report what the recipe asks for."""
+        """Record a finished run; raises a `ConfigError` if the clients of no row report what the recipe asks for."""
         self.records.take(job, self.recipe)
         known = self.known(runs)
         if {one.cell for one in known} == {cell.folder for cell in self.recipe.cells(self.recipe.variant)}:
@@ -153,7 +153,7 @@ def reproduce(wanted: Sequence[str], options: Options, console: Console) -> bool
 
 
 def prepare(wanted: Iterable[str], options: Options) -> list[Task]:
-    """Return what is to be reproduced; raises a `HetflError` for what cannot be."""
+    """Return the tasks to reproduce; raises a `HetflError` for what cannot be reproduced."""
     tasks, known = dict[str, Task](), dict[str, tuple[Records, Findings]]()
     for name in dict.fromkeys(wanted):
         recipe = options.recipe(name)
@@ -194,7 +194,7 @@ def _reproduce(task: Task, options: Options, console: Console) -> bool:
 
 
 def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) -> bool:
-    """Make the runs that are not recorded, and record those that have ended; return whether one has failed."""
+    """Execute the runs that are not recorded, and record those that have finished; return whether one has failed."""
     left = [job for job in runs if task.records.get(job, task.recipe) is None]
     take = partial(task.take, runs=runs)
     failed = {} if options.report_only else run_all(left, options.backend, console, take)
@@ -207,7 +207,7 @@ def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) ->
 def _report(
     task: Task, options: Options, runs: Sequence[Job], records: Sequence[Record], tuning: str, console: Console
 ) -> None:
-    """Show a recipe's figures and write them, with a picture, into its folder and that of results."""
+    """Show a recipe's figures and write them, with a picture, into its folder and the folder of results."""
     recipe, cells, folder = task.recipe, task.cells, task.folder
     figures, less = entries(recipe, cells, records), lessened(recipe, cells)
     command = options.command(task.name, recipe)

@@ -62,7 +62,7 @@ class Entry:
     baseline : mapping of int to float
         Those of the row that this one is compared with, in the same column.
     judged : bool
-        Whether it means anything if our interval holds the paper's figure: not if the reading was chosen by its result.
+        Whether it is meaningful that our interval contains the paper's figure: not if its result decided the reading.
     baseline_paper : float or None
         The paper's figure of the row that this one is compared with.
     """
@@ -100,15 +100,15 @@ class Entry:
     def interval(self) -> tuple[float, float] | None:
         """The confidence interval of the mean by Student's t.
 
-        None with fewer than three seeds, and for a share if the interval leaves 0 to 100 %: Student's t does not fit so
-        few seeds with such a spread, or so close to the bound.
+        None with fewer than three seeds, and for a share if the interval extends beyond 0 to 100 %: Student's t is not
+        appropriate for so few seeds with such a spread, or so close to the bound.
         """
         found = _interval(self.ours.values())
         return None if found is None or (self.unit == "%" and not 0 <= found[0] <= found[1] <= SCALES["%"]) else found
 
     @property
     def within(self) -> bool | None:
-        """Whether the interval holds the paper's figure; None if that means nothing."""
+        """Whether the interval contains the paper's figure; None if that is not meaningful."""
         if self.interval is None or self.paper is None or not self.judged:
             return None
         return self.interval[0] <= self.paper <= self.interval[1]
@@ -207,7 +207,7 @@ def last_rise(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows by mean rank over blocks, each a column with a seed: 1 is best, equal figures share a rank.
+    """Rows by mean rank over blocks, each of which is a column with a seed: 1 is best, equal figures share a rank.
 
     Parameters
     ----------

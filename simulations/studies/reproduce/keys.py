@@ -30,22 +30,22 @@ MEASURES = (*PER_RUN, *(f"before:{one}" for one in NUMBERS), *IMPACT)
 """Keys of measures other than those of what clients report."""
 
 SHARES = {name for kind in (Round, Summary) for name, of in kind.__annotations__.items() if of == Fraction | None}
-"""Those among the figures of runs and rounds that are from 0 to 1; a client reports them with dashes."""
+"""The figures of runs and rounds that are fractions in [0, 1]; a client reports them with dashes in their names."""
 
 TABLES = ("clients", "failures", "classes", "not_averaged")
-"""What a line of ``rounds.jsonl`` has that is no number."""
+"""Entries of a line of ``rounds.jsonl`` that are not numbers."""
 
 CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
 """The prefix for client P, or clients P to Q."""
 
 
 def is_reported(key: str) -> bool:
-    """Return whether clients report what a key names: their method decides what there is, so runs alone tell."""
+    """Return whether clients report what a key names: since that depends on the method, only runs can tell."""
     return key not in MEASURES and key not in Round.__annotations__
 
 
 def first_client(key: str) -> int:
-    """Return the first of the clients that a key is of.
+    """Return the first of the clients that a key refers to.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def check_curve(key: str) -> str:
     if where and where != "trained" and not CLIENTS.fullmatch(where):
         raise ValueError(f"{key!r}: expected trained:, client-P: or clients-P-Q: before {name}")
     if not where and name in TABLES:
-        raise ValueError(f"{key!r} is no number that rounds report, such as accuracy")
+        raise ValueError(f"{key!r} is not a number that rounds report, such as accuracy")
     return key
 
 

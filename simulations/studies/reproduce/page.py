@@ -14,8 +14,8 @@ from simulations.studies.reproduce.recipe import TUNED, Cell, Recipe
 from simulations.studies.reproduce.records import Record
 
 CHOSEN = {
-    "text": "**Reading:** as the paper's text has it.",
-    "authors": "**Reading:** as the authors' own code has it.",
+    "text": "**Reading:** as in the paper's text.",
+    "authors": "**Reading:** as in the authors' own code.",
     "result": "**Reading:** chosen among several by its result, so which of the paper's figures lie in our intervals "
     "is not counted.",
     "none": "**Readings:** several, of which none is chosen; which of the paper's figures lie in our intervals is not "
@@ -27,13 +27,13 @@ NO_PAPER = "No paper's"
 """What a report says in place of a paper."""
 
 UNTUNED = "gain, not tuned"
-"""The measure of a tuned row that is of its method without tuning."""
+"""The measure of a tuned row that shows its method without tuning."""
 
 
 def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more: Iterable[str] = ()) -> str:
     """Return the full report as a Markdown page with a table for each column; with one measure, one table for all.
 
-    `made` says what made the runs, `less` how they differ from the paper's, and `more` are further paragraphs.
+    `made` says how the runs were made, `less` how they differ from the paper's; `more` has further paragraphs.
     """
     if len(recipe.measures) == 1 and recipe.columns:
         tables = [_grid(recipe, found, lambda one: one.cell.column, found[0].label, seeds=False)]
@@ -60,7 +60,7 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
 
 
 def merged(found: Sequence[Entry]) -> list[Entry]:
-    """Return a column's figures with one row a method: its tuned figures, and its gain without tuning."""
+    """Return a column's figures with one row per method: its tuned figures, and its gain without tuning."""
     tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.trials and one.ours}
     gains = {one.cell.row: one for one in found if one.measure == GAIN}
     left = list[Entry]()
@@ -77,7 +77,7 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
 
 
 def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rise: tuple[float, str] | None) -> str:
-    """Return the paired differences of a recipe that draws them, and how far its curves still rise; else nothing."""
+    """Return the paired differences of a recipe that draws them, and how much its curves still rise; else ""."""
     if recipe.figure.kind != "differences":
         return ""
     first = next(iter(recipe.measures))
@@ -107,7 +107,7 @@ def _grid(
     *,
     seeds: bool = True,
 ) -> str:
-    """Return our figures and the paper's, rows by what goes `across`."""
+    """Return a table of our figures and the paper's: rows, and what goes `across` as columns."""
     cells = {}
     for one in found:
         if one.ours:

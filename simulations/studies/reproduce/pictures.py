@@ -1,4 +1,4 @@
-"""Pictures in the form of the paper's: our figures and the paper's, lines, curves, gains and features."""
+"""Pictures in the style of the paper's: our figures and the paper's, lines, curves, gains and features."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -234,7 +234,7 @@ def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figur
 
 
 def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] | None":
-    """Draw a panel a column: for each row its paired difference with its interval, and the paper's difference."""
+    """Draw a panel per column: for each row its paired difference with its interval, and the paper's difference."""
     first = next(iter(recipe.measures))
     known = [(one.cell, one.against) for one in found if one.measure == first and one.against is not None]
     if not known:

@@ -41,7 +41,7 @@ SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick",
 """Keys that a recipe inherits from the recipe whose runs it shares, unless it sets them."""
 
 ELSEWHERE = ("seed", *sorted(ASIDE - {*PLACES}))
-"""Keys that no recipe sets: seeds are counted, and the command says where and how runs are executed."""
+"""Keys that no recipe sets: seeds are numbered, and the command says where and how runs are executed."""
 
 
 def _flat(table: object) -> dict[str, Value]:
@@ -113,7 +113,7 @@ class TableMeasure(_Part):
     Parameters
     ----------
     key : str
-        A figure of ``summary.json``, such as ``"acc"``, or ``"payload"``: bytes up and down. ``"best:KEY"``,
+        A figure in ``summary.json``, such as ``"acc"``, or ``"payload"``: bytes up and down. ``"best:KEY"``,
         ``"last:KEY"``: the largest value over the evaluated rounds, or the last one, of the mean over clients of what
         they report as KEY. ``"trained:KEY"``: the last value over the clients that have trained by then.
         ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the last value over client P, or clients P to Q. ``"numbers_up"``,
@@ -139,11 +139,11 @@ class Figures(_Part):
         difference of the first measure from the baseline of each row, its interval, and the paper's difference.
         "features": principal components of the features of one client's model.
     measures : list of str
-        For bars and lines, the measures that have a panel, as far as there is room; empty: all. For gains, at most one,
+        For bars and lines, the measures that get a panel, as far as there is room; empty: all. For gains, at most one,
         which is shown next to each row.
     y : list of str
-        For curves, what rounds report; ``"client-P:KEY"``, ``"clients-P-Q:KEY"`` restrict it to some clients. For
-        differences, what should have stopped rising.
+        For curves, values that rounds report; ``"client-P:KEY"``, ``"clients-P-Q:KEY"`` restrict them to some clients.
+        For differences, the values that should have stopped rising.
     client : int
         For features, the client whose model is used.
     """
@@ -228,7 +228,7 @@ class Cell(_Part):
 
     @property
     def name(self) -> str:
-        """Row and column as a name for people."""
+        """Row and column as a human-readable name."""
         return f"{self.row}, {self.column}" if self.column else self.row
 
     @property
@@ -252,7 +252,7 @@ class Recipe(_Varied):
     paper, source : str
         The paper, and the place in it. Without a paper: what the comparison is.
     needs : str
-        Data that are not bundled, and where to get them.
+        The data that are not bundled, and where to get them.
     runs : str
         Name of a recipe whose runs this one shares: cells of both are run once. Missing keys among paper, needs, seeds,
         settings, columns and rows are taken from it, except the paper's figures.
@@ -260,8 +260,8 @@ class Recipe(_Varied):
         What the paper leaves open, and how it is read here.
     chosen : {"text", "authors", "result", "none"}
         How the reading in the note was chosen: by the paper's text, by the authors' code, or by the results; "none":
-        several readings are shown. With the last two, it means nothing if our intervals hold the paper's figures, so
-        none are counted. Empty: not stated.
+        several readings are shown. With the last two, intervals that contain the paper's figures mean nothing, so none
+        are counted. Empty: not stated.
     found : str
         How our figures compare with the paper's, and why they differ.
     seeds : int
@@ -327,16 +327,16 @@ class Recipe(_Varied):
         _among("row", self.shown, [*rows, *(f"{row}{TUNED}" for row in rows if self.tuned)])
         _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
         if self.figure.kind == "gains" and len(self.figure.measures) > 1:
-            raise ValueError("figure: beside gains stands one measure, or none")
+            raise ValueError("figure: next to gains, at most one measure can be shown")
         paired = self.compares_clients or self.figure.kind == "differences"
         if paired and not any(row.against or self.against for row in self.rows):
-            raise ValueError("gains and differences are over another row: say which one with against")
+            raise ValueError("gains and differences need a baseline: name its row with against")
         for row in self.rows:
             _among("column", [*row.without, *row.within], columns)
             if not isinstance(row.paper, list):
                 _among("column" if columns else "measure", row.paper, columns or self.measures)
             elif columns or len(row.paper) != len(self.measures):
-                raise ValueError(f"{row.name}: a list of figures has one for each measure, and is for one column")
+                raise ValueError(f"{row.name}: a list of figures must have one per measure, and needs a single column")
         return self
 
     @model_validator(mode="after")
@@ -344,10 +344,10 @@ class Recipe(_Varied):
         """Check the config of each cell."""
         folders = [cell.folder for cell in self.cells()]
         if not folders:
-            raise ValueError("no row has a column: each is without all of them")
+            raise ValueError("no cell is left: every row is without all columns")
         if shared := next((folder for folder in folders if folders.count(folder) > 1), None):
             raise ValueError(
-                f"names of rows or columns differ only in signs and share the folder {shared!r}: rename one"
+                f"names of rows or columns differ only in punctuation and share the folder {shared!r}: rename one"
             )
         for cell in (*self.cells(), *self.cells("short"), *self.cells("quick")):
             _among("measure", cell.paper, self.measures)
@@ -377,7 +377,7 @@ class Recipe(_Varied):
 
     @property
     def setting(self) -> str:
-        """Whose setting the full variant has."""
+        """A description of the full variant's setting."""
         return "the paper's setting" if self.paper else "the full table's setting"
 
     @property

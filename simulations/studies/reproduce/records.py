@@ -24,10 +24,10 @@ from simulations.studies.reproduce.keys import CLIENTS, NUMBERS, PAYLOAD, check_
 from simulations.studies.reproduce.recipe import Cell, Recipe, Settings, Word
 
 POINTS = 500
-"""Maximum number of points kept of a course, more than a picture can show."""
+"""Maximum number of points kept of a curve, more than a picture can show."""
 
 OVER = " over round"
-"""What the name of a course ends in, after its key."""
+"""Ending of the name of a curve, after its key."""
 
 Course = tuple[list[Count], list[float]]
 """Rounds, and the values reported in them."""
@@ -71,7 +71,7 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
         problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise RunFolderError(
             f"{path}, line {len(found) + 1}: {problem.replace('line 1 column', 'column')}; delete the line: what it "
-            "records is read again from the folder under --out, or made again where that is gone"
+            "records is read again from the folder under --out, or run again if that is gone"
         ) from None
     except OSError as error:
         raise RunFolderError(
@@ -81,7 +81,7 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
 
 
 def locked(path: Path) -> BaseFileLock:
-    """Return a lock of a JSON Lines file, whose folder is made: other processes wait until it is written."""
+    """Return a lock on a JSON Lines file, and create its folder: other processes wait until the file is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"))
 
@@ -161,7 +161,7 @@ class Records:
         return found if asked <= found.figures.keys() | found.courses.keys() else None
 
     def add(self, record: Record) -> None:
-        """Add a record, and keep what other recipes needed of the same run."""
+        """Add a record, and keep what other recipes needed from the same run."""
         key = _key(record.cell, record.seed, record.settings)
         before = self._runs.get(key)
         if before is not None and before.versions == record.versions:
@@ -170,7 +170,7 @@ class Records:
         self._runs[key] = record
 
     def take(self, job: Job, recipe: Recipe) -> None:
-        """Record a finished run, and write the file, with what other processes have recorded there since."""
+        """Record a finished run, and write the file, including what other processes have recorded there meanwhile."""
         made = record(job, recipe)
         if self._path is None:
             self.add(made)
@@ -187,7 +187,7 @@ def _key(cell: str, seed: Value, settings: Mapping[str, Value]) -> tuple[str, in
 
 
 def record(job: Job, recipe: Recipe) -> Record:
-    """Return what a recipe needs of a finished run."""
+    """Return what a recipe needs from a finished run."""
     run = load_run(job.folder)
     summary = run.summary
     accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients if recipe.compares_clients}
@@ -210,7 +210,7 @@ def _thinned(whole: Course) -> Course:
 
 
 def course_name(y: str) -> str:
-    """Return the name of a course in a record."""
+    """Return the name of a curve in a record."""
     return f"{y}{OVER}"
 
 
@@ -256,7 +256,7 @@ def course(run: Run, y: str) -> Course:
 
 
 def check_reported(name: str, recipe: Recipe, records: Sequence[Record], run: Run) -> None:
-    """Raise a `ConfigError` if none of the records has what a recipe measures or draws of clients.
+    """Raise a `ConfigError` if none of the records has the clients' values that a recipe measures or draws.
 
     The error names what clients have reported in a run.
     """

@@ -73,7 +73,7 @@ class Findings:
         return next((one for one in reversed(self._known) if one.is_of(cell)), None)
 
     def add(self, found: TunedCell) -> None:
-        """Add a result, and write the file, with what other processes have found since."""
+        """Add a result, and write the file, including what other processes have found in the meantime."""
         self._known.append(found)
         if self._path is not None:
             with locked(self._path):
@@ -86,7 +86,7 @@ def tune_cells(
 ) -> tuple[list[Cell], list[TunedCell]]:
     """Return the cells with tuned settings, and the results of tuning; cells without ``trials`` are unchanged.
 
-    A cell without a known result is tuned in `folder`: its learning rate and the method's own weight
+    A cell without a known result is tuned in `folder`: its learning rate and the method's main weight
     (`simulations.studies.tuning.usual_space`), by validation samples, with `SEED`. With `only_known`, nothing is run.
     Cells without a result are left out.
     """

@@ -204,7 +204,7 @@ def test_the_limits_of_a_clock_are_flowers_own():
     [
         ({"fleet": 502}, "SuperLink", "no SuperLink behind it"),
         ({"fleet": 404}, "SuperLink", "no SuperLink"),
-        ({"fleet": 403}, "SuperLink", "gate"),
+        ({"fleet": 403}, "SuperLink", "reverse proxy"),
         ({"late": 3600}, "clock", "1 hour"),
         ({"version": "1.7.0"}, "server's version", "1.7.0"),
     ],

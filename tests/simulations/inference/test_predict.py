@@ -288,7 +288,7 @@ class TestImages:
             Image.fromarray(np.rint(pixels * (255 / 16)).astype(np.uint8)).save(home / f"{number}.png")
         assert list(predict(folder, home / "1.png", 0).classes) == by_model(folder)[0][1:2]
         Image.new("RGB", (8, 8)).save(home / "red.png")
-        assert "grey" in refusal(DataError, predict, folder, home / "red.png", 0)
+        assert "gray" in refusal(DataError, predict, folder, home / "red.png", 0)
         Image.new("L", (9, 8)).save(home / "large.png")
         assert "8x9" in refusal(DataError, predict, folder, home / "large.png", 0)
 

@@ -403,7 +403,7 @@ def test_a_recipe_that_is_not_right_says_where(recipe, refusal, old, new, said):
 def test_a_recipe_without_a_cell_is_refused(recipe, refusal):
     text = RECIPE.replace("paper = { accuracy = 50.0 }\n", "").replace("[[rows]]", '[[rows]]\nwithout = ["x"]')
     recipe.write_text(f'{text}[[columns]]\nname = "x"\n')
-    assert "no row has a column" in refusal(ConfigError, load, str(recipe))
+    assert "no cell is left" in refusal(ConfigError, load, str(recipe))
 
 
 CELL = Cell(row="A", column="", settings={}, paper={})
