@@ -98,7 +98,7 @@ def guarantees(run: Run) -> tuple[list[Guarantee], str]:
 
     Empty without noise. With sampled clients and without ``dp-accounting``, it says how to install that.
     """
-    config = RunConfig.from_flat(run.config)
+    config = RunConfig.from_flat({**run.config, "clients": run.config.get("clients") or run.summary["clients"]})
     if not config.noise_multiplier:
         return [], ""
     counted = [client["uploads"] for client in run.clients if client["uploads"] is not None]
