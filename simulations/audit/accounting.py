@@ -59,7 +59,8 @@ def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
     "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018, theorem 9.
     Below 0 the two data sets change places, and the curve of both sides is what is composed: Lebeda, Regehr, Kamath and
     Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under Composition", SaTML 2025, show
-    what goes wrong with one side alone, or with the formulas of Poisson sampling.
+    what goes wrong with one side alone, or with the formulas of Poisson sampling. Raises `ModuleNotFoundError` if
+    ``dp-accounting`` is not installed.
 
     Parameters
     ----------
@@ -69,11 +70,6 @@ def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
         Share of the clients that are sampled in a round, in (0, 1]. 1: no amplification.
     rounds : int
         Number of rounds, 0 or more.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        ``dp-accounting`` is not installed.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -156,12 +156,8 @@ def datasets(data_dir: str) -> list[Row]:
 
     ``samples`` is what is shared out over the clients of all domains with ``test-set = "client"``, ``megabytes`` what
     that takes decoded, 0 where images differ in size (height and width 0); ``source`` is a hub id or a folder below
-    ``data-dir``, ``where`` "bundled", "local", "hub" or "folder only".
-
-    Raises
-    ------
-    DataError
-        If `data_dir` is set and is not a folder.
+    ``data-dir``, ``where`` "bundled", "local", "hub" or "folder only". Raises `DataError` if `data_dir` is set and is
+    not a folder.
 
     Examples
     --------
@@ -282,10 +278,7 @@ def keys_toml() -> str:
 def write_keys(path: Path) -> None:
     """Put what `keys_toml` returns into a pyproject.toml, in place of what it has of that; the rest stays as it is.
 
-    Raises
-    ------
-    ConfigError
-        The file is not TOML, or has no table of that name.
+    Raises `ConfigError` if the file is not TOML, or has no table of that name.
     """
     load_toml(path)
     text = path.read_text(encoding="utf-8")

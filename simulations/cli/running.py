@@ -129,10 +129,7 @@ def _imports() -> Iterator[None]:
 def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, backend: "Backend") -> None:
     """Run what a grid and a comparison ask for, and compare what has ended; one that fails fails the command.
 
-    Raises
-    ------
-    ConfigError
-        No folder is named for them.
+    Raises `ConfigError` if no folder is named for them.
     """
     from simulations.studies.jobs import run_all
     from simulations.studies.sweeps import check, jobs, jobs_against, parse_grid

@@ -28,17 +28,7 @@ ASIDE = {key for key, field in KEYS.items() if HOW_RUN in field.metadata} - {"co
 
 @dataclass(frozen=True)
 class Job:
-    """A run of a study.
-
-    Parameters
-    ----------
-    name : str
-        Its name for people.
-    folder : Path
-        Its run folder.
-    settings : dict
-        Its config keys, ``seed`` among them and ``output-dir`` not.
-    """
+    """A run of a study; `settings` are its config keys, ``seed`` among them and ``output-dir`` not."""
 
     name: str
     folder: Path
@@ -100,23 +90,10 @@ def run_all(
 ) -> dict[Path, str]:
     """Execute the runs that have not ended, and return the failures by folder.
 
-    Parameters
-    ----------
-    wanted : sequence of Job
-        A stopped run is resumed from its last checkpoint; if there is one with other settings, the run fails.
-    backend : Backend
-        Where they run.
-    console : Console
-        Where progress and failures are shown, each reason once.
-    ended : callable
-        Called with each run as soon as it has ended well.
-
-    Raises
-    ------
-    HetflError
-        Nothing can run there, or no longer.
-    Interrupted
-        After Ctrl-C, when the current runs have ended their rounds; says how to go on.
+    A stopped run is resumed from its last checkpoint; if there is one with other settings, the run fails. `console`
+    shows progress and failures, each reason once. `ended` is called with each run as soon as it has ended well. Raises
+    `HetflError` if nothing can run on the backend, or no longer, and `Interrupted` after Ctrl-C, when the current runs
+    have ended their rounds; it says how to go on.
     """
     left = deque(job for job in wanted if not job.finished)
     _note_longer([job for job in wanted if job not in left], console)

@@ -40,12 +40,8 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
     """Read the values of config keys from one text.
 
     Keys are set apart by blanks, their values by commas; each is read as that of ``--set`` is, and ``a:b`` stands for
-    the integers from a to b - 1. A value with a comma or a blank in it is put in quotes.
-
-    Raises
-    ------
-    ConfigError
-        It is not ``key=value,value key=value``; names a key twice; or a range is empty.
+    the integers from a to b - 1. A value with a comma or a blank in it is put in quotes. Raises `ConfigError` if the
+    text is not ``key=value,value key=value``, names a key twice, or has an empty range.
 
     Examples
     --------
@@ -73,10 +69,7 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
 def split(option: str, text: str) -> dict[str, list[str]]:
     """Return the keys of an option's text and their values; commas and blanks in quotes are part of a value.
 
-    Raises
-    ------
-    ConfigError
-        It is not ``key=value,value key=value``, or names a key twice.
+    Raises `ConfigError` if the text is not ``key=value,value key=value``, or names a key twice.
     """
     lexer = shlex.shlex(text, posix=True, punctuation_chars=",=")
     lexer.whitespace_split, lexer.commenters = True, ""
@@ -101,12 +94,8 @@ def split(option: str, text: str) -> dict[str, list[str]]:
 def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of all combinations, their settings complete; the values of the last key change fastest.
 
-    Each run has a folder in `out` that is called by its values: ``fedhe.alpha=0.5,seed=0``.
-
-    Raises
-    ------
-    ConfigError
-        A key or value is wrong, or a value is there twice.
+    Each run has a folder in `out` that is called by its values: ``fedhe.alpha=0.5,seed=0``. Raises `ConfigError` if a
+    key or value is wrong, or a value is there twice.
     """
     from hetfl_flwr.runs.settings import resolved
 
@@ -152,23 +141,10 @@ def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid,
     """Return the runs of a method, and those of each baseline with the same keys and seeds.
 
     Models, width and whatever else the method sets are the same for all. Runs that differ only in the method's own keys
-    share one run of a baseline.
-
-    Parameters
-    ----------
-    chosen : mapping
-        Config keys of the method.
-    against : str
-        One of `BASELINES`, or a comma list of them.
-    grid : mapping
-        Values by config key; empty: one run of each.
-    out : Path
-        Its folders are called by the method and the baselines; in them lie the run folders of a sweep.
-
-    Raises
-    ------
-    ConfigError
-        A key or value is wrong, there is no such baseline, or the method is one of them.
+    share one run of a baseline. `chosen` are the method's config keys, `against` is one of `BASELINES` or a comma list
+    of them; without a `grid`, each has one run. Folders in `out` are called by the method and the baselines; in them
+    lie the run folders of a sweep. Raises `ConfigError` if a key or value is wrong, there is no such baseline, or the
+    method is one of them.
     """
     baselines = dict.fromkeys(name.strip() for name in against.split(","))
     if not baselines.keys() <= BASELINES.keys():

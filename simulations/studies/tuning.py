@@ -108,10 +108,7 @@ class Tuning:
 def parse_space(texts: Sequence[str]) -> dict[str, Distribution]:
     """Read what is to be tried: ``key=low:high`` or ``key=value,value``, a text for each key.
 
-    Raises
-    ------
-    ConfigError
-        A text is neither, names a key twice, or a range is empty.
+    Raises `ConfigError` if a text is neither, names a key twice, or has an empty range.
 
     Examples
     --------
@@ -184,6 +181,9 @@ Search = Generator[list[list[Job]], Mapping[Path, str], Tuning]
 def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)) -> Search:
     """Search the settings of one method; return what was found, which is also written down.
 
+    Raises `ConfigError` if a key or value is wrong, or clients have no validation samples, and `HetflError` if no trial
+    has ended.
+
     Parameters
     ----------
     base : mapping
@@ -196,13 +196,6 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
         How many settings, 1 or more; no more than there are.
     seeds : sequence of int
         The runs of each.
-
-    Raises
-    ------
-    ConfigError
-        A key or value is wrong, or clients have no validation samples.
-    HetflError
-        No trial has ended.
     """
     flat = _tunable(base, space)
     optuna = _optuna()
