@@ -410,8 +410,8 @@ def audit(
     from simulations.audit.report import audited
 
     with process_as_it_was(log=False, bars=False):
-        places = {client: Path(place) for client, place in (nodes or {}).items()}
-        found = audited(Path(result), device=device, shadows=shadows, clients=clients, places=places)
+        places = {client: Path(place).expanduser() for client, place in (nodes or {}).items()}
+        found = audited(Path(result).expanduser(), device=device, shadows=shadows, clients=clients, places=places)
     frame = pd.DataFrame([vars(one) for one in found.findings])
     frame.attrs = {
         "skipped": dict(found.skipped),
@@ -491,12 +491,14 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
     >>> config_keys({"batch-size": 20}, {"fedhe": {"alpha": 0.5}, "local_epochs": 2, "models": ["mlp", "lenet5"]})
     {'batch-size': 20, 'fedhe.alpha': 0.5, 'local-epochs': 2, 'models': 'mlp,lenet5'}
     """
-    chosen: dict[str, Value] = {}
-    for key, value in [*flattened(_with_folder(settings or {})), *flattened(_with_folder(keys))]:
-        if _key(key) in chosen:
-            raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
-        chosen[_key(key)] = _value(key, value)
-    return chosen
+    given: dict[str, Any] = {}
+    for some in (settings or {}, keys):
+        own = dict(flattened({key: value for key, value in some.items() if key != "dataset"}))  # which may be a dict
+        for key, value in [*own.items(), *(("dataset", some[key]) for key in some if key == "dataset")]:
+            if _key(key) in given:
+                raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
+            given[_key(key)] = value
+    return {key: _value(key, value) for key, value in _with_folder(given).items()}
 
 
 def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -506,7 +508,7 @@ def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     if not is_object(keys.get("dataset", "")):
         return keys
     with seeded(0, "dataset"):  # its transforms may draw: equal data sets are equal files
-        folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
+        folder, several = stored(keys["dataset"], keys.get("series-column", ""))
     return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 

@@ -14,7 +14,7 @@ from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED, DatasetEntry
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, classes_of, declared, read_codes, read_owners
-from hetfl_flwr.data.opening import Source, check_place, open_source
+from hetfl_flwr.data.opening import Source, open_source
 from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import Reading, comma_list, parse_data_sets
 from hetfl_flwr.data.roles import Kind
@@ -59,11 +59,6 @@ class DataSet:
     def entry(self) -> DatasetEntry | None:
         """The catalogue's entry for the data set."""
         return CATALOGUE.get(self.base)
-
-    @property
-    def is_bundled(self) -> bool:
-        """Whether the data set comes with a library and has no files."""
-        return bool(self.entry and self.entry.bundled)
 
     @property
     def place(self) -> str:
@@ -116,7 +111,7 @@ class DataSet:
     @property
     def overview(self) -> Overview:
         """How the data set is interpreted, and any problem with it; of images only the first is decoded."""
-        if self.is_bundled:
+        if self.entry and self.entry.bundled:  # it comes with a library, and has no files
             return Overview.of_arrays(self.name, self._straight[0])
         source, learnt, problem = self.source, list[ColumnFacts](), ""
         try:
@@ -253,13 +248,6 @@ def absolute(dataset: str) -> str:
 def _absolute(name: str) -> str:
     base = name.removeprefix(ROTATED_PREFIX)
     return name.removesuffix(base) + str(Path(base).expanduser().absolute()) if is_folder(base) else name
-
-
-def check_places(dataset: str, data_dir: str) -> None:
-    """Refuse data sets whose local files are missing, without reading any; data sets on the hub are not checked."""
-    for one in data_sets(dataset):
-        if not one.is_bundled:
-            check_place(one.place, data_dir, one.entry)
 
 
 def domain_labels(found: Sequence[DataSet]) -> tuple[str, ...]:

@@ -187,14 +187,6 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     return _labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared])
 
 
-def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> None:
-    """Refuse a data set whose local files are missing; data sets on the hub are not checked."""
-    if not is_folder(dataset):
-        _folder_below(dataset, data_dir, entry)
-    elif (place := own_place(dataset)).is_dir() and not signals_folder(place):
-        Listing.of(place)
-
-
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Found:
     """Find a data set by its path, below ``data-dir``, or on the hub, and read its splits."""
     if is_folder(dataset):

@@ -18,9 +18,9 @@ from warnings import catch_warnings, filterwarnings
 
 from flwr.app import MessageType
 
-from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.errors import Failure, PayloadError
 from hetfl_flwr.server.guard import MIN_KNOWN, ROWS_FACTOR, Guard, Sizes, measure
-from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import halved

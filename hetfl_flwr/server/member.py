@@ -10,7 +10,6 @@ from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationErr
 
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import Failure as Failure
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models.bounds import MAX_NUMBERS
 from hetfl_flwr.text import LONGEST_NAME

@@ -16,9 +16,9 @@ from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.versions import installed
-from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.errors import ConfigError, Failure, FederationError
 from hetfl_flwr.server.grids import ListsNodes, is_stopped, pull_interval
-from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.messenger import FlowerExchange, reason, received
 from hetfl_flwr.server.roster import Roster, draw
 from hetfl_flwr.text import some

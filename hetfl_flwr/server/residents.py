@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from flwr.app import Message, Metadata
 
 from hetfl_flwr.common.flower import log
-from hetfl_flwr.errors import FederationError
+from hetfl_flwr.errors import Failure, FederationError
 from hetfl_flwr.server.grids import KeepsClients
-from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.messenger import reason, received
 from hetfl_flwr.server.registration import SILENT, Admission, Check, member_from
 from hetfl_flwr.wire.messages import REGISTRATION

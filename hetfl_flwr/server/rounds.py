@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import MessageType
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, Interrupted
+from hetfl_flwr.errors import ConfigError, Failure, Interrupted
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.exchange import Outcome, Pending, Reply, read_only
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients, engine_of, is_stopped
-from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.messenger import LOST
 from hetfl_flwr.server.roster import draw, draw_to_evaluate
 from hetfl_flwr.wire.spec import Arrays, frozen

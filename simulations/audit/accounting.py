@@ -59,7 +59,8 @@ def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
     Gaboardi, "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018,
     theorem 9. Below 0, the two data sets are swapped, and the curve of both sides is composed: Lebeda, Regehr, Kamath
     and Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under Composition", SaTML 2025, show
-    what goes wrong with only one side, or with the formulas for Poisson sampling.
+    what goes wrong with only one side, or with the formulas for Poisson sampling. Raises `ModuleNotFoundError` if
+    ``dp-accounting`` is not installed.
 
     Parameters
     ----------
@@ -69,11 +70,6 @@ def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
         Share of the clients that are sampled in a round, in (0, 1]. 1: no amplification.
     rounds : int
         Number of rounds, 0 or more.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        ``dp-accounting`` is not installed.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -98,7 +94,7 @@ def guarantees(run: Run) -> tuple[list[Guarantee], str]:
 
     Both are empty without noise. With sampled clients and without ``dp-accounting``, the text says how to install it.
     """
-    config = RunConfig.from_flat(run.config)
+    config = RunConfig.from_flat({**run.config, "clients": run.config.get("clients") or run.summary["clients"]})
     if not config.noise_multiplier:
         return [], ""
     counted = [client["uploads"] for client in run.clients if client["uploads"] is not None]

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from hetfl_flwr.runs.uploads import KeptUpload
 from simulations.audit.imitation import logits_of
-from simulations.audit.measures import AttackResult, ScorePair, Scores, auc, mean, pooled
+from simulations.audit.measures import AttackResult, ScorePair, Scores, auc, pooled
 from simulations.audit.readings import PayloadReading, class_means, compared
 from simulations.audit.subject import Predictor, Subject
+from simulations.reports.runs import mean_of
 
 IMITATIONS = 24
 """Default number of clients that an attacker imitates to learn how uploads reflect class histograms."""
@@ -40,7 +41,7 @@ def of_histograms(
 
     def distance(estimates: Sequence[Scores]) -> float | None:
         """Return the mean total variation distance, in [0, 1]."""
-        return mean([float(np.abs(one - its).sum() / 2) for one, its in zip(estimates, truth, strict=False)])
+        return mean_of([float(np.abs(one - its).sum() / 2) for one, its in zip(estimates, truth, strict=False)])
 
     def presence(estimates: Sequence[Scores]) -> float | None:
         pairs: list[ScorePair] = [(one[its > 0], one[its == 0]) for one, its in zip(estimates, truth, strict=False)]

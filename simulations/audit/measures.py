@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -73,12 +72,6 @@ class Finding:
     without: float | None
     chance: float | None
     best: float | None
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are not None; None if there are none."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[ScorePair]) -> float | None:

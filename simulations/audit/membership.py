@@ -14,12 +14,12 @@ from simulations.audit.measures import (
     ScorePair,
     Scores,
     auc,
-    mean,
     pooled,
     true_positive_rate,
 )
 from simulations.audit.readings import PayloadReading, compared
 from simulations.audit.subject import Predictor, joined
+from simulations.reports.runs import mean_of
 
 MIN_DEVIATION = 1e-6
 """Minimum standard deviation of the confidences of shadow models."""
@@ -89,7 +89,7 @@ def by_likelihood(readings: Sequence[PayloadReading], shadows: int) -> AttackRes
 
     own, without = compared(readings, scorer)
     best = [one for one, reading in zip(own, readings, strict=True) if reading.is_whole]
-    areas = [mean([auc(*one) for one in several]) for several in (own, without, best)]
+    areas = [mean_of([auc(*one) for one in several]) for several in (own, without, best)]
     rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
     guessed = chance_rate(sum(len(negative) for _, negative in own))
     figures: list[Figure] = [

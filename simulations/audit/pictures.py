@@ -12,9 +12,10 @@ from torch.nn import functional
 
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
-from simulations.audit.measures import AttackResult, NotFittedError, Scores, mean
+from simulations.audit.measures import AttackResult, NotFittedError, Scores
 from simulations.audit.readings import Body, ClassMeans, PayloadReading, Weights, class_means
 from simulations.audit.subject import Predictor
+from simulations.reports.runs import mean_of
 
 STEPS, RATE = 400, 0.05
 """Steps of Adam on pixels in [0, 1], and its learning rate."""
@@ -115,7 +116,7 @@ def _of_pictures(
         guesses += map(psnr, guessed, originals)
         if shown is None and len(found):
             shown = originals[:SHOWN], found[:SHOWN]
-    return AttackResult(reads, knows, [(f"PSNR, dB, {of}", mean(figures), None, mean(guesses), None)], shown)
+    return AttackResult(reads, knows, [(f"PSNR, dB, {of}", mean_of(figures), None, mean_of(guesses), None)], shown)
 
 
 def psnr(picture: Scores, original: Scores) -> float:

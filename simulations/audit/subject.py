@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +21,9 @@ from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.record import read_summary
-from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.runs.uploads import KeptUpload, kept_uploads
 from hetfl_flwr.seeding import generator
-from simulations.inference.loading import load_client, load_deployed
+from simulations.inference.loading import load_client, load_deployed, run_config
 
 MAX_ROWS = 10_000
 """Maximum number of samples of the attacker, and of each split of the client."""
@@ -132,7 +130,7 @@ def uploads_of(folder: Path) -> list[KeptUpload]:
 
     Raises a `RunFolderError` that names the config key if there are none.
     """
-    config, kept = config_of(folder), list(kept_uploads(folder))
+    config, kept = run_config(folder), list(kept_uploads(folder))
     if not kept:
         how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
         keeping = option("--set keep-uploads=true", "keep_uploads=True")
@@ -157,13 +155,13 @@ def subjects_of(
     the same samples.
     """
     kept = uploads_of(folder)
-    config = config_of(folder).with_values({"device": device, "state-dir": ""})
+    config = run_config(folder).with_values({"device": device, "state-dir": ""})
     deployed = is_deployment(folder)
     if places and not deployed:
         raise ConfigError(
             f"{option('--node', 'nodes')}: {folder} is not a deployment; its data are where its config says"
         )
-    if beyond := [client for client in places or () if not 0 <= client < (config.clients or inf)]:
+    if beyond := [client for client in places or () if not 0 <= client < config.clients]:
         raise ConfigError(f"{option('--node', 'nodes:')} {beyond[0]}: {folder} has clients 0 .. {config.clients - 1}")
     there = sorted(places or ()) if deployed else list(range(config.clients))
     if config.partition == "all":

@@ -157,11 +157,7 @@ def datasets(data_dir: str) -> list[Row]:
     ``samples`` is the number of samples that are divided among the clients of all domains with
     ``test-set = "client"``; ``megabytes`` is their decoded size, 0 if images differ in size (height and width 0).
     ``source`` is a hub id or a folder below ``data-dir``, and ``where`` is "bundled", "local", "hub" or "folder only".
-
-    Raises
-    ------
-    DataError
-        If `data_dir` is set and is not a folder.
+    Raises `DataError` if `data_dir` is set and is not a folder.
 
     Examples
     --------
@@ -282,10 +278,7 @@ def keys_toml() -> str:
 def write_keys(path: Path) -> None:
     """Replace the config table of a pyproject.toml by what `keys_toml` returns; the rest of the file does not change.
 
-    Raises
-    ------
-    ConfigError
-        The file is not TOML, or has no table of that name.
+    Raises `ConfigError` if the file is not TOML, or has no table of that name.
     """
     load_toml(path)
     text = path.read_text(encoding="utf-8")

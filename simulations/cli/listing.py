@@ -198,13 +198,7 @@ def names(found: Mapping[Kind, Sequence[Row]]) -> Table:
 
 
 def table(kind: Kind, rows: Sequence[Row]) -> Table:
-    """Return the rows of one kind as a table with one column per fact.
-
-    Raises
-    ------
-    HetflError
-        There is nothing to list.
-    """
+    """Return the rows of one kind as a table with one column per fact; raises `HetflError` if there are none."""
     if not rows:
         raise HetflError(f"nothing to list: {kind}")
     title = TITLES[kind].format_map(rows[0])

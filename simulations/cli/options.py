@@ -17,7 +17,7 @@ MAX_WORKERS = 256
 
 def path(text: str) -> Path:
     """Read an argument that names a file or folder, as `usable_path` does; a pipe is refused: opening it may block."""
-    named = usable_path(str(text))
+    named = usable_path(str(text)).expanduser()
     if named.is_fifo() and not named.is_relative_to("/dev"):  # /dev/stdout may be one, which somebody reads
         raise ConfigError(f"{named}: is a pipe, expected a file or a folder")
     return named

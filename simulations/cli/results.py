@@ -219,5 +219,5 @@ def _places(nodes: list[str]) -> dict[int, Path]:
             raise ConfigError(f"--node {text}: expected the number of a client and a folder: 0=STATE_DIR")
         if int(client) in found:
             raise ConfigError(f"--node {text}: client {client} is named twice")
-        found[int(client)] = Path(place)
+        found[int(client)] = path(place)
     return found

@@ -129,10 +129,7 @@ def _imports() -> Iterator[None]:
 def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, backend: "Backend") -> None:
     """Execute the runs of a grid and a comparison, and compare the finished ones; a failed run fails the command.
 
-    Raises
-    ------
-    ConfigError
-        No folder is given for the runs.
+    Raises `ConfigError` if no folder is given for the runs.
     """
     from simulations.studies.jobs import run_all
     from simulations.studies.sweeps import check, jobs, jobs_against, parse_grid

@@ -114,11 +114,13 @@ class Clients:
         """Clear the cache of checked downloads."""
         self._checked = {}
 
-    def run(self, kind: str, node: int, download: Arrays, round: int) -> Answer:
-        """Train a client for a round, or evaluate it after a round."""
+    def run(self, kind: str, node: int, payload: Arrays | Message, round: int) -> Answer | Message:
+        """Train a client for a round, or evaluate it after a round, with a download; or let it answer a message."""
+        if isinstance(payload, Message):
+            return self.answer(payload)
         context = self._awake(node)
         try:
-            answer = self._answer(kind, holder_of(context), download, round)
+            answer = self._answer(kind, holder_of(context), payload, round)
         except BaseException as raised:  # the user's model may raise anything
             answer = Answer({}, {}, error=complaint(raised, context, kind, round))
         self._note(node)

@@ -38,9 +38,6 @@ ACCEPTED = (
 
 _SERIES = "; time series need series_column, a name for their column"
 
-BLOCK = 2**20
-"""Bytes of a file that are hashed at a time."""
-
 
 def is_object(dataset: object) -> bool:
     """Return whether a data set is an object in memory: not a name, a path, or a list of these."""
@@ -338,7 +335,5 @@ def _digest(folder: Path) -> str:
     digest = blake2b(digest_size=16)
     for path in sorted(folder.iterdir()):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
+        digest.update(np.memmap(path, mode="r").data)
     return digest.hexdigest()

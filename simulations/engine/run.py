@@ -3,14 +3,13 @@
 import os
 import secrets
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetfl_flwr.common.notices import option
+from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, Interrupted
 
@@ -98,10 +97,9 @@ def _check_threads(config: RunConfig, workers: int) -> None:
     total = processes * config.threads
     if total > cores():
         remedy = "lower workers, which does not change results, or threads" if processes > 1 else "lower threads"
-        print(
-            f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
-            f"here: they will slow each other down; {remedy}, which changes bits",
-            file=sys.stderr,
+        warn(
+            f"workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores here: "
+            f"they will slow each other down; {remedy}, which changes bits"
         )
 
 

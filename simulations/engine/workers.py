@@ -65,7 +65,7 @@ class InProcess:
     def receive(self) -> tuple[int, Answer | Message]:
         """Run the next task; return its ticket and the answer."""
         ticket, task = self._queue.popleft()
-        return ticket, answer_of(self._clients, task)
+        return ticket, self._clients.run(*task)
 
     def call(self, method: str, *argument: Any) -> list[Any]:
         """Call a method of `Clients`; return a list with its result."""
@@ -73,14 +73,6 @@ class InProcess:
 
     def close(self) -> None:
         """Do nothing: there are no worker processes."""
-
-
-def answer_of(clients: Clients, task: Task) -> Answer | Message:
-    """Run a task and return its answer."""
-    kind, node, payload, round = task
-    if isinstance(payload, Message):
-        return clients.answer(payload)
-    return clients.run(kind, node, payload, round)
 
 
 WORKER = "hetfl-worker-"
@@ -283,7 +275,7 @@ def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
     node, content, round = arguments
     started = perf_counter()
     clients.begin()
-    answer = answer_of(clients, Task(kind, node, unpacked(content) if kind == "answer" else loads(content), round))
+    answer = clients.run(kind, node, unpacked(content) if kind == "answer" else loads(content), round)
     sent = packed(answer) if isinstance(answer, Message) else answer._replace(form=None)
     return sent, perf_counter() - started
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,7 +164,10 @@ def _texts(model: Model, path: Path) -> Inputs:
         letters, notes = read_letters(path, model.reading.encoding)
         for note in notes:
             warn(f"'{path}': {note}")
-        texts = pa.array(letters.splitlines(), pa.large_string())
+        lines = [line.removesuffix("\n") for line in StringIO(letters, newline=None)]
+        if not lines:
+            raise DataError(f"'{path}' holds no rows: add some, or remove it")
+        texts = pa.array(lines, pa.large_string())
         numbers = np.arange(1, len(texts) + 1)
     else:
         file, name = _column(model, path, "text", is_text)

@@ -23,7 +23,7 @@ from hetfl_flwr.node.holder import MEASURED, Holder, digest_of
 from hetfl_flwr.node.node import INPUTS, Node
 from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
+from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients, read_summary
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.text import some
 from hetfl_flwr.wire.naming import called, look
@@ -60,11 +60,11 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         The folder has no checkpoint and no state, or not this client's model: the client has not trained, or its node
         keeps the model, as with Flower's engines. Or no client has this name.
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     client_id = client_number(folder, client)
     if not (folder / CONFIG_FILE).exists():
         return _from_state(folder, client_id, data=data)
-    config, checkpoint = config_of(folder), Checkpoint.read(folder)
+    config, checkpoint = run_config(folder), Checkpoint.read(folder)
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
@@ -75,13 +75,19 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
+def run_config(folder: Path) -> RunConfig:
+    """Return the config of a run, with the number of its clients where they decided it, as with Flower's engines."""
+    config, summary = config_of(folder), read_summary(folder)
+    return config if config.clients or summary is None else config.with_values({"clients": summary["clients"]})
+
+
 def load_deployed(folder: Path, client: int, place: Path) -> Node:
     """Return a client of a deployment with its trained model and its data, from the run folder and files of its node.
 
     `place` is the node's ``state-dir``, which names its data; or, if the server has the model, the data themselves, a
     folder or file as in ``dataset``.
     """
-    config, checkpoint = config_of(folder), Checkpoint.read(folder)
+    config, checkpoint = run_config(folder), Checkpoint.read(folder)
     state = place / f"run-{checkpoint.at['run']}"
     if state_file(state, client).exists():
         return _from_state(state, client, data=True)  # measured with its last download

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
+from hetfl_flwr.config import DATA_KEYS, Value
 from hetfl_flwr.runs.record import name_of
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import Measure
@@ -84,14 +83,8 @@ def run_label(run: Run) -> str:
     return f"{method_of(run)} {run.name}"
 
 
-@cache
-def _defaults() -> dict[str, Value]:
-    return RunConfig().to_flat()
-
-
 def _setting(run: Run, key: str) -> Value | None:
-    """Return a key's value, or its default if the run is older than the key."""
-    return run.summary["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
+    return run.summary["clients"] if key == "clients" else run.config.get(key)
 
 
 def _partner(run: Run, bases: Sequence[Run], baseline: str) -> Run | str:

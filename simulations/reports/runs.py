@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.common.notices import option, warn
-from hetfl_flwr.config import HOW_RUN, KEYS, Value, read_toml
+from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import (
@@ -62,9 +62,10 @@ _CONFIG = TypeAdapter(_Settings)
 class Run:
     """The content of one run folder.
 
-    `config` is flat (``fedhe.alpha``), `rounds` ascend, and `clients` are ordered by partition. If ``summary.json`` or
-    ``clients.json`` is missing because the run is going on or was killed, `summary` or `clients` are computed from the
-    rounds. `damage` says which lines of ``rounds.jsonl`` were skipped, and why.
+    `config` is flat (``fedhe.alpha``) and has the defaults of keys that are newer than the run, `rounds` ascend, and
+    `clients` are ordered by partition. If ``summary.json`` or ``clients.json`` is missing because the run is going on
+    or was killed, `summary` or `clients` are computed from the rounds. `damage` says which lines of ``rounds.jsonl``
+    were skipped, and why.
     """
 
     folder: Path
@@ -183,7 +184,7 @@ def _load_config(folder: Path) -> dict[str, Value]:
     except (ConfigError, ValidationError) as error:
         said = str(error) if isinstance(error, ConfigError) else f"{path}: {first_problem(error)}"
         raise RunFolderError(" ".join(f"{said}; fix it".split())) from None
-    return config
+    return RunConfig().to_flat() | config
 
 
 def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:

@@ -75,12 +75,7 @@ class LocalBackend:
     def open(self, wanted: Sequence[Job]) -> Iterator[Submit]:
         """Start the processes.
 
-        Raises
-        ------
-        ConfigError
-            The program is a script on standard input.
-        HetflError
-            A process has died.
+        Raises `ConfigError` if the program is a script on standard input, and `HetflError` once a process has died.
         """
         from simulations.engine.workers import check_starts_processes
 
@@ -136,13 +131,9 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 class RayBackend:
     """A running Ray cluster whose machines share a file system: each run is a task, which writes its own folder.
 
-    The cluster is the one at ``RAY_ADDRESS`` (``HOST:PORT``) or, if that is not set, the one of this machine.
-
-    Parameters
-    ----------
-    workers : int
-        Number of parallel runs, 1 or more. Each takes as many processors as the largest ``threads`` of any run, and one
-        GPU if the ``device`` of any run is ``cuda``.
+    The cluster is the one at ``RAY_ADDRESS`` (``HOST:PORT``) or, if that is not set, the one of this machine. `workers`
+    is the number of parallel runs, 1 or more. Each takes as many processors as the largest ``threads`` of any run, and
+    one GPU if the ``device`` of any run is ``cuda``.
     """
 
     workers: int = 1
@@ -151,11 +142,9 @@ class RayBackend:
     def open(self, wanted: Sequence[Job]) -> Iterator[Submit]:
         """Connect to the cluster.
 
-        Raises
-        ------
-        HetflError
-            Ray is not installed, no cluster answers, or it has another version of Ray or Python; or, later, a machine
-            of the cluster cannot execute the runs: it lacks hetfl or the run's folder, or has another version.
+        Raises `HetflError` if Ray is not installed, no cluster answers, or it has another version of Ray or Python;
+        later, if a machine of the cluster cannot execute the runs: it lacks hetfl or the run's folder, or has another
+        version.
         """
         with _connected(os.environ.get("RAY_ADDRESS") or "auto") as ray:
             needs = {
@@ -273,12 +262,7 @@ BACKENDS: dict[str, Callable[[int], Backend]] = {"local": LocalBackend, "ray": R
 
 
 def backend(on: str, workers: int) -> Backend:
-    """Return a backend by its name.
-
-    Raises
-    ------
-    ConfigError
-        There is none of this name.
+    """Return a backend by its name; raises `ConfigError` if there is none of this name.
 
     Examples
     --------

@@ -28,17 +28,7 @@ ASIDE = {key for key, field in KEYS.items() if HOW_RUN in field.metadata} - {"co
 
 @dataclass(frozen=True)
 class Job:
-    """A run of a study.
-
-    Parameters
-    ----------
-    name : str
-        Its human-readable name.
-    folder : Path
-        Its run folder.
-    settings : dict
-        Its config keys, including ``seed`` but not ``output-dir``.
-    """
+    """A run of a study; `settings` are its config keys, including ``seed`` but not ``output-dir``."""
 
     name: str
     folder: Path
@@ -100,23 +90,10 @@ def run_all(
 ) -> dict[Path, str]:
     """Execute the runs that have not finished, and return the failures by folder.
 
-    Parameters
-    ----------
-    wanted : sequence of Job
-        The runs. A stopped run is resumed from its last checkpoint; if that has other settings, the run fails.
-    backend : Backend
-        Where they run.
-    console : Console
-        The console for progress and failures; each reason is shown once.
-    ended : callable
-        Called with each run as soon as it has finished without an error.
-
-    Raises
-    ------
-    HetflError
-        The backend cannot run anything, or no longer can.
-    Interrupted
-        After Ctrl-C, when the active runs have finished their rounds; says how to continue.
+    A stopped run is resumed from its last checkpoint; if that has other settings, the run fails. `console` shows
+    progress and failures, each reason once. `ended` is called with each run as soon as it has finished without an
+    error. Raises `HetflError` if the backend cannot run anything, or no longer can, and `Interrupted` after Ctrl-C,
+    when the active runs have finished their rounds; its message says how to continue.
     """
     left = deque(job for job in wanted if not job.finished)
     _note_longer([job for job in wanted if job not in left], console)

@@ -40,12 +40,8 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
     """Parse the values of config keys from one text.
 
     Keys are separated by spaces, and their values by commas. Each value is parsed as by ``--set``; ``a:b`` stands for
-    the integers from a to b - 1. Quote a value that contains a comma or a space.
-
-    Raises
-    ------
-    ConfigError
-        The text is not ``key=value,value key=value`` or names a key twice, or a range is empty.
+    the integers from a to b - 1. Quote a value that contains a comma or a space. Raises `ConfigError` if the text is
+    not ``key=value,value key=value`` or names a key twice, or if a range is empty.
 
     Examples
     --------
@@ -73,10 +69,7 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
 def split(option: str, text: str) -> dict[str, list[str]]:
     """Return the keys in an option's text and their values; commas and spaces in quotes are part of a value.
 
-    Raises
-    ------
-    ConfigError
-        The text is not ``key=value,value key=value``, or names a key twice.
+    Raises `ConfigError` if the text is not ``key=value,value key=value``, or names a key twice.
     """
     lexer = shlex.shlex(text, posix=True, punctuation_chars=",=")
     lexer.whitespace_split, lexer.commenters = True, ""
@@ -101,12 +94,8 @@ def split(option: str, text: str) -> dict[str, list[str]]:
 def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of all combinations, with complete settings; the values of the last key vary fastest.
 
-    Each run has a folder in `out` that is named after its values: ``fedhe.alpha=0.5,seed=0``.
-
-    Raises
-    ------
-    ConfigError
-        A key or value is invalid, or a value is given twice.
+    Each run has a folder in `out` that is named after its values: ``fedhe.alpha=0.5,seed=0``. Raises `ConfigError` if
+    a key or value is invalid, or a value is given twice.
     """
     from hetfl_flwr.runs.settings import resolved
 
@@ -152,23 +141,10 @@ def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid,
     """Return the runs of a method, and those of each baseline with the same keys and seeds.
 
     Models, width and everything else that the method sets are the same for all. Runs that differ only in the method's
-    own keys share one run of a baseline.
-
-    Parameters
-    ----------
-    chosen : mapping
-        Config keys of the method.
-    against : str
-        One of `BASELINES`, or a comma-separated list of them.
-    grid : mapping
-        Values by config key; empty: one run of each.
-    out : Path
-        The parent folder. Its subfolders are named after the method and the baselines, and contain the run folders.
-
-    Raises
-    ------
-    ConfigError
-        A key or value is invalid, there is no such baseline, or the method is itself one of them.
+    own keys share one run of a baseline. `chosen` are the method's config keys, `against` is one of `BASELINES` or a
+    comma-separated list of them; with an empty `grid`, each has one run. The subfolders of `out` are named after the
+    method and the baselines, and contain the run folders. Raises `ConfigError` if a key or value is invalid, there is
+    no such baseline, or the method is one of them.
     """
     baselines = dict.fromkeys(name.strip() for name in against.split(","))
     if not baselines.keys() <= BASELINES.keys():

@@ -108,10 +108,7 @@ class Tuning:
 def parse_space(texts: Sequence[str]) -> dict[str, Distribution]:
     """Parse a search space: ``key=low:high`` or ``key=value,value``, one text per key.
 
-    Raises
-    ------
-    ConfigError
-        A text has another form or names a key twice, or a range is empty.
+    Raises `ConfigError` if a text has another form or names a key twice, or if a range is empty.
 
     Examples
     --------
@@ -183,6 +180,9 @@ Search = Generator[list[list[Job]], Mapping[Path, str], Tuning]
 
 def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)) -> Search:
     """Search for the best settings of one method; return the results, which are also written to files.
+
+    Raises `ConfigError` if a key or value is wrong, or clients have no validation samples, and `HetflError` if no trial
+    has ended.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import clients
 import hetfl_flwr
 import simulations
 import strategies
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.errors import Failure, RunFolderError
 from hetfl_flwr.runs.record import (
     ClientRecord,
     Round,
@@ -26,7 +26,6 @@ from hetfl_flwr.runs.record import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.server.member import Failure
 
 ROUND = Round(
     3,

@@ -19,10 +19,9 @@ from flwr.common.constant import ErrorCode
 
 from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.errors import ConfigError, Failure, FederationError
 from hetfl_flwr.server import grids
 from hetfl_flwr.server.exchange import Request
-from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import wire_bytes

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, Failure
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.guard import Guard, Size, measure
-from hetfl_flwr.server.member import Failure
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec

@@ -13,9 +13,8 @@ from flwr.common.constant import ErrorCode
 
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.errors import ConfigError, Failure, FederationError
 from hetfl_flwr.server import messenger, registration
-from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.registration import Origin
 from hetfl_flwr.wire.messages import REGISTRATION

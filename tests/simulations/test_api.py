@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
+import pandas as pd
 import pytest
 import torch
 from flwr.supercore.logger import FLOWER_LOGGER
@@ -61,6 +62,14 @@ def test_keys_are_those_of_the_command(tmp_path):
     keys = {**SMALL, "rounds": 1, "fedhe": {"mode": "async"}}
     config = run("fedhe", **keys, settings={"learning-rate": 0.01, "fedhe.alpha": 0.5}, out=tmp_path / "run").config
     assert [config[key] for key in ("learning-rate", "fedhe.alpha", "fedhe.mode")] == [0.01, 0.5, "async"]
+
+
+def test_data_in_memory_are_read_by_keys_of_either_kind(tmp_path):
+    """Several data sets are one a client, also where `settings` say so."""
+    settings = {"label-column": "sick", "partition": "files"}
+    frame = pd.DataFrame({"age": range(40), "sick": [0, 1] * 20})
+    result = run("local", dataset=[frame, frame], rounds=1, settings=settings, out=tmp_path / "run", progress=False)
+    assert result.summary["clients"] == 2
 
 
 @pytest.mark.parametrize(

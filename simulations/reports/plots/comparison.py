@@ -162,6 +162,8 @@ def course_of(group: Group, number: int) -> Course:
         points["low"] = (points.value - deviation).clip(lower=0)
         points["high"] = (points.value + deviation).clip(upper=1)
     label = printable(group.label, LONGEST_LABEL)
+    if points.empty:
+        raise RunFolderError(f"{label}: no round was evaluated under all of its seeds: nothing to draw")
     return Course(f"{label}, {len(group.runs)} seeds" if several else label, number, points.reset_index())
 
 

@@ -17,6 +17,7 @@ from hetfl_flwr.runs.uploads import UPLOADS
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.weights import loaded
 from simulations.audit import imitation, pictures, readings
+from simulations.audit.accounting import guarantees
 from simulations.audit.imitation import as_sent, pooled_upload, read_together
 from simulations.audit.labels import UPLOAD_READERS, by_imitation
 from simulations.audit.membership import by_likelihood
@@ -25,6 +26,8 @@ from simulations.audit.readings import Head, readings_of
 from simulations.audit.report import audited
 from simulations.audit.subject import subjects_of
 from simulations.deployment.rehearsal import write_digits
+from simulations.inference.loading import load_client
+from simulations.reports.runs import load_run
 from simulations.testing.lab import NORMED
 
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
@@ -280,6 +283,20 @@ def test_a_deployment_that_cannot_be_audited_is_refused(deployed, hetfl, keys, n
 def test_a_run_that_cannot_be_audited_is_refused(lab, refusal, keys, options, named):
     folder = lab.run(lab.config(**KEPT | keys))
     assert named in refusal((ConfigError, RunFolderError), audited, folder, **options)
+
+
+def test_clients_are_as_many_as_took_part_where_flower_knew_their_number(lab):
+    """With Flower's engines ``clients`` may be left out of the run config."""
+    folder = lab.run(lab.config(**KEPT, algorithm="fedavg", noise_multiplier=1.0, clipping_norm=1.0, fraction=0.5))
+    (folder / "config.toml").write_text((folder / "config.toml").read_text().replace("clients = 3", "clients = 0", 1))
+    assert len(subjects_of(folder)) == 2
+    assert load_client(folder, 2).client_id == 2
+    assert sampling_rates(folder) == [1.0, 2 / 3]
+
+
+def sampling_rates(folder):
+    pytest.importorskip("dp_accounting")
+    return [one.rate for one in guarantees(load_run(folder))[0]]
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,15 @@ def test_texts_and_the_lines_of_the_documentation(vocabulary, home, make_config,
     assert recipe(2) == lines
 
 
+def test_a_text_ends_with_its_line_alone(home, make_config, run_federation, refusal):
+    """A form feed or a line separator of Unicode is a part of a text."""
+    folder = texts_of(home, make_config, run_federation, "hashed:50")
+    (home / "two.txt").write_text("good\x0cfilm\r\nbad\u2028film", newline="")
+    assert list(predict(folder, "two.txt", 0).names) == ["1", "2"]
+    (home / "none.txt").touch()
+    assert "'none.txt' holds no rows" in refusal(DataError, predict, folder, "none.txt", 0)
+
+
 class Touching:
     """Writes a file when it is unpickled."""
 

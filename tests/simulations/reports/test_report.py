@@ -163,6 +163,16 @@ def test_seeds_are_grouped(tmp_path):
     assert "Not directly comparable" not in str(table.caption)
 
 
+def test_a_key_that_is_newer_than_a_run_has_its_default(tmp_path):
+    runs = [load_run(make(tmp_path / "old")), load_run(make(tmp_path / "new", seed=1, moments="reset"))]
+    assert [row["algorithm"] for row in rows(compare_table(runs))] == ["fedhe"]
+
+
+def test_seeds_without_a_round_in_common_are_not_drawn(tmp_path, refusal):
+    runs = [load_run(make(tmp_path / "a", LINES[:1])), load_run(make(tmp_path / "b", LINES[1:], seed=1))]
+    assert "under all of its seeds" in refusal(RunFolderError, compare_figure, runs)
+
+
 def test_compare_figure_over_rounds_and_bytes(tmp_path):
     """Two seeds make one line, over the rounds of both: in round 3 at 0.8 and 0.6, sample deviation 0.1414.
 
