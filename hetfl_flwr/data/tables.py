@@ -119,6 +119,8 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             way_out = "use one type in all files, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {mixed}", way_out=way_out)
         plain = decision.column if of_words or name not in declared or declared[name] == "number" else None
+        if decision.problem and name not in declared:  # a file in another notation explains more
+            plain = Column(name, "category")
         if plain and (other := _other_notation(source, plain, cells)):
             way_out = "write all in one notation, list the files in dataset to read each separately"
             decision = Decision(name, problem=other, way_out=f"{way_out}, or name it in ignore-columns")

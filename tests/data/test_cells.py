@@ -420,6 +420,11 @@ def test_a_file_in_another_notation_is_not_lost(tmp_path, refusal, forms, words,
     assert [word for word in words if word not in line] == []
 
 
+def test_a_file_in_another_notation_is_named_also_if_its_values_are_too_many_for_words(tmp_path, refusal):
+    line = refusal(DataError, own, wards(tmp_path, north=("1{},{}", 28), south=("1{}.{}", 28), west=("1{}.{}", 28)))
+    assert ("'north.csv'" in line, "1.234,5" in line, "missing-values" in line) == (True, True, False)
+
+
 def test_dates_of_a_file_that_all_may_be_turned_are_refused_unless_they_are_few(tmp_path, refusal):
     forms = {"north": ("{}/3/2024", 28), "south": ("{}/{}/2024", 12)}
     assert "'south.csv' may be month/day/year" in refusal(DataError, own, wards(tmp_path, **forms))
