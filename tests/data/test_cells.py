@@ -421,7 +421,10 @@ def test_a_file_in_another_notation_is_not_lost(tmp_path, refusal, forms, words,
 
 
 def test_a_file_in_another_notation_is_named_also_if_its_values_are_too_many_for_words(tmp_path, refusal):
-    line = refusal(DataError, own, wards(tmp_path, north=("1{},{}", 28), south=("1{}.{}", 28), west=("1{}.{}", 28)))
+    for name, form, rows in (("south", "{}.{}", 120), ("north", "{},{}", 100)):
+        cells = [form.format(row % 50 + 10, row % 4) for row in range(rows)]
+        lay(tmp_path, {f"{name}.csv": pd.DataFrame({"x": cells, "y": ["u", "v"] * (rows // 2)}).to_csv(index=False)})
+    line = refusal(DataError, own, tmp_path)
     assert ("'north.csv'" in line, "1.234,5" in line, "missing-values" in line) == (True, True, False)
 
 
