@@ -1,7 +1,8 @@
 """Similarity of two representations of the same samples.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022 (FedHeNN);
-centered kernel alignment (CKA) after Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
+centered kernel alignment (CKA) after Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML
+2019.
 
 For kernels K and L over the same n samples, with ``H = I - 11^T / n``::
 
