@@ -100,7 +100,7 @@ def _check_threads(config: RunConfig, workers: int) -> None:
         remedy = "lower workers, which does not change results, or threads" if processes > 1 else "lower threads"
         print(
             f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
-            f"here: they will slow each other down; {remedy}, which changes bits",
+            f"here: they will slow each other down; {remedy}, which changes the lowest bits of results",
             file=sys.stderr,
         )
 
