@@ -15,7 +15,7 @@ from hetfl_flwr import SEEN, Arrays, Metrics, Node, to_numpy
 
 
 class DSFLClient(AnswersClient):
-    """Learns from the consensus of all clients on public samples, in turn with its own data.
+    """Learns alternately from the consensus of all clients on public samples and from its own data.
 
     In each round: ``CE(consensus, own softmax scores)``, averaged over the digested rows ("Distillation"; not in the
     first round of a federation), then its own batches with cross-entropy ("Update"), then softmax scores in evaluation

@@ -17,7 +17,7 @@ from strategies.base_answers import Answers
 
 
 class FedMDClient(AnswersClient):
-    """Learns from the consensus of all clients on public samples, in turn with its own data.
+    """Learns alternately from the consensus of all clients on public samples and from its own data.
 
     Algorithm 1. In its first round: cross-entropy on all public samples, then on its own rows ("Transfer learning"). In
     each round: ``mean |logits - consensus|`` over the digested rows and the classes ("Digest"; not in the first round

@@ -255,7 +255,7 @@ PerNode = Annotated[T, PER_NODE]
 
 HOW_RUN = "how run"
 HowRun = Annotated[T, HOW_RUN]
-"""Type of a key for how a run is executed and recorded; comparable runs may differ in it, as only bits may change."""
+"""Type of a key for how a run is executed and recorded; comparable runs may differ in it: it affects at most bits."""
 
 PathText = Annotated[str, AfterValidator(_check_path)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
@@ -380,7 +380,7 @@ class RunConfig(BaseModel):
     """Fraction of clients, drawn by the seed, that keep only half of their training samples."""
 
     shared_split: bool = False
-    """Split all domains of rotated images alike, so that no domain trains on another domain's test images."""
+    """Split all domains of rotated images in the same way, so that no domain trains on another domain's test images."""
 
     rotation: Literal["clockwise", "counter-clockwise"] = "clockwise"
     """Direction in which images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) or
@@ -409,7 +409,7 @@ class RunConfig(BaseModel):
     # --- models
 
     models: Annotated[str, AfterValidator(_check_models)] = AUTO
-    """Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or module:function;
+    """Models, assigned round-robin to the clients (see assignment): names from `hetfl list models`, or module:function;
     NAME@0.5 has half the width. auto: lenet5,mlp,fedhe:5 for images, mlp,tabular:0,tabular:1 for tables,
     lstm1,bag,lstm2 for texts, conv1d:small,conv1d:medium,conv1d:large for time series; only the first for an algorithm
     that needs one model. fit: each client uses the largest of fit-models that its device can train within fit-seconds

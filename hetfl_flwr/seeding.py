@@ -17,7 +17,7 @@ import torch
 def _entropy(seed: int, scope: tuple[int | str, ...]) -> np.random.SeedSequence:
     words = [crc32(part.encode()) if isinstance(part, str) else part for part in scope]
     numbers = [seed, len(words), *words]
-    small = max(numbers) < 2**32 and min(numbers) >= 0  # an array is faster than a list; NumPy reads both alike
+    small = max(numbers) < 2**32 and min(numbers) >= 0  # an array is faster than a list, and gives the same generator
     return np.random.SeedSequence(np.array(numbers, np.uint32) if small else numbers)
 
 

@@ -71,7 +71,7 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
     config, ledger = results.config, results.ledger
     if ledger.noise:
         terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
-        log(INFO, "\t├── privacy: %s, one a round; %s", *terms)
+        log(INFO, "\t├── privacy: %s, one per round; %s", *terms)
     if results.engine != "local":
         command = resume_command(results.folder, results.engine, config.algorithm)
         log(INFO, "\t├── to run longer, raise rounds in the file; if the run stops, continue it with: %s", command)

@@ -539,7 +539,7 @@ def _function(key: str, value: Any) -> str:
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__" or getattr(sys.modules.get(module), name or " ", None) is not value:
         raise ConfigError(
-            f"{_key(key)} = {name or value!r}: put this function in a module of its own, which other processes can "
+            f"{_key(key)} = {name or value!r}: put this function in a separate module that other processes can "
             f"import, and give 'module:{name or 'function'}'"
         )
     return f"{module}:{name}"

@@ -60,7 +60,7 @@ def parse_partition(text: str) -> Partition:
     - ``iid``: rows are shuffled, then cut into equal parts;
     - ``dirichlet:ALPHA``: the rows of each class are divided by proportions from a symmetric Dirichlet distribution,
       ALPHA above 0 and at most 1e6 (low: few classes for each client; high: close to ``iid``);
-    - ``classes:N``: each client has N classes, the first one in turn, the others at random;
+    - ``classes:N``: each client has N classes, the first one assigned round-robin, the others at random;
     - ``ways:N:D:K``: each client has about N random classes and K samples of each, which no other client has (n-way
       k-shot of Tan et al., FedProto, AAAI 2022): the number of classes is uniform from N - D, at least 2, to N + D, and
       the number of samples of each class from K - D + 1 to K + D - 1;

@@ -309,7 +309,7 @@ def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[lis
 def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
     """Return whether an unclosed quote has merged several rows into one.
 
-    Lines are rows of their own if they are as wide as the table and alike: each column has digits in all of its filled
+    Lines are separate rows if they are as wide as the table and similar: each column has digits in all of its filled
     cells or in none. Two lines may also be a cell with a line break, so one of their columns must also hold numbers,
     dates or the like.
     """

@@ -1,4 +1,4 @@
-"""Training on the server: plain SGD on named arrays, with the same bits on every server."""
+"""Training on the server: plain SGD on named arrays, bit-identical on every server."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

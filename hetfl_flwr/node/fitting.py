@@ -104,7 +104,7 @@ def device_speed(config: RunConfig, client_id: int) -> float:
     """
     if not config.client_speed:
         raise ConfigError(
-            "models = fit: simulated clients have no devices to time: set client-speed, in GFLOP/s, such as "
+            "models = fit: simulated clients have no devices to time; set client-speed in GFLOP/s, such as "
             "client-speed = '10,1,0.1'"
         )
     speeds = simulated("client-speed", config.client_speed)

@@ -391,7 +391,7 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
         if not isinstance(value, int) or isinstance(value, bool):
             raise ConfigError(
                 f"this node has no {key}: start it with --node-config 'partition-id=0 num-partitions=4', "
-                "each node with an id of its own"
+                "each node with its own id"
             )
     client_id, clients = int(values[0] or 0), int(values[1] or 0)
     if not 0 <= client_id < clients:

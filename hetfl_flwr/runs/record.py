@@ -43,7 +43,7 @@ NOTES_FILE = "notes.txt"
 """Notes on how data were interpreted, one per line; missing if there are none."""
 
 UPLOADS_FILE = "upload-counts.safetensors"
-"""How many uploads each client was asked for, where the noise on them is drawn from system entropy."""
+"""The number of uploads requested from each client, if the noise on them is drawn from system entropy."""
 
 KEPT_UPLOADS = "uploads"
 """Folder of the clients' downloads and uploads, one file per round; written with ``keep-uploads``."""

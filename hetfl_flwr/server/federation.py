@@ -1,8 +1,8 @@
 """The federation on the server: the clients that take part, the exchange with them, and their public samples.
 
 Flower's node ids are random in every run; a client is identified by its client id. Everything here is ordered by client
-id and drawn from generators with the run's seed, so the same config, seed and versions give the same bits in every
-engine.
+id and drawn from generators with the run's seed, so the same config, seed and versions give bit-identical results in
+every engine.
 """
 
 from contextlib import AbstractContextManager, nullcontext

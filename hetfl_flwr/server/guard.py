@@ -216,7 +216,7 @@ class _Known:
         if clients >= MIN_KNOWN and 2 * heard < clients:
             return "and most clients' is 0" if size.value > size.still else None
         if clients >= MIN_KNOWN > heard and size.value > (most := max(MAX_SIZE, size.still)):
-            return f"more than {most:.3g}, and too few clients' is not 0 to compare it with"
+            return f"more than {most:.3g}, and too few clients have a size above 0 to compare it with"
         if heard < MIN_KNOWN or size.value <= min(size.usual, self._most):
             return None
         middle, deviation, work = self._spread

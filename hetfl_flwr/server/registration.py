@@ -200,7 +200,7 @@ class Admission(ABC):
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             trained = self.roster.trained[member.client_id]
-            self._note(member, f"comes {has}, but it has trained until round {trained}: see state-dir")
+            self._note(member, f"joins {has}, but it has trained until round {trained}: see state-dir")
 
     def _note(self, member: Member, what: str) -> None:
         self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))

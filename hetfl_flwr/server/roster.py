@@ -290,7 +290,7 @@ def _unlike_columns(members: Sequence[Member], *, related: bool = False) -> str:
         "column",
         [member for member in members if not member.vocabulary],
         lambda member: (member.input_digests, member.input_names),
-        "write them alike where they mean the same, list a category's values for all, as in "
+        "use the same names for the same columns, list a category's values for all, as in "
         'categorical-columns="city:Bonn|Oslo", or name the columns in ignore-columns',
         related=related,
     )

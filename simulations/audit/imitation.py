@@ -23,7 +23,7 @@ from simulations.audit.subject import Predictor, Rows, Subject
 M = TypeVar("M", bound=nn.Module)
 
 DISTILLING = 300
-"""Steps of distilling a client's answers on public samples into the attacker's model."""
+"""Steps of distilling a client's predictions on public samples into the attacker's model."""
 
 MAX_STEPS = 2_000
 """Maximum number of local steps that an attacker imitates."""
@@ -133,7 +133,7 @@ def read_together(subject: Subject) -> list[KeptUpload]:
 def pooled_upload(subject: Subject) -> Arrays:
     """Return the mean of the uploads that are read together, which reduces the noise by the root of their number.
 
-    For weights, it is the mean of the changes. A class mark is 1 if most are.
+    For weights, it is the mean of the changes. A presence flag is 1 if most are.
     """
     last, together = subject.last, read_together(subject)
     if len(together) == 1:
@@ -158,7 +158,7 @@ def specs_of(subject: Subject, kept: KeptUpload) -> tuple[PayloadSpec, PayloadSp
 
 
 def _covered(subject: Subject, kept: KeptUpload) -> dict[str, NDArray[np.float64]]:
-    """Return the arrays that are clipped and noised: marks as 1 or 0, and changes relative to the download."""
+    """Return the arrays that are clipped and noised: presence flags as 1 or 0, and changes relative to the download."""
     spec, sent = specs_of(subject, kept)
     found = {}
     for one in spec.arrays:

@@ -56,9 +56,9 @@ def of_histograms(
 
 
 def sent_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
-    """Return the class histogram from the counts or marks in a client's uploads.
+    """Return the class histogram from the class counts or presence flags in a client's uploads.
 
-    A mark counts as one sample. None if the uploads have neither, or the number of `classes` is unknown (0).
+    A presence flag counts as one sample. None if the uploads have neither, or the number of `classes` is unknown (0).
     """
     counts = np.zeros(classes, np.int64)
     for one in kept if classes else ():
@@ -125,7 +125,7 @@ class UploadReader(NamedTuple):
 
 
 UPLOAD_READERS = {
-    "as sent": UploadReader(sent_shares, "sends no counts", "counts or marks of classes", "nothing"),
+    "as sent": UploadReader(sent_shares, "sends no counts", "class counts or presence flags", "nothing"),
     "bias of the head": UploadReader(
         bias_shares,
         "the bias of the head is not exchanged in both directions",

@@ -264,7 +264,7 @@ class ClassMeans(PayloadReading):
         return means, has
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Return the class means of other samples, with their counts and marks."""
+        """Return the class means of other samples, with their counts and presence flags."""
         subject, last = self.subject, self.subject.last.upload
         means, has = class_means(self.outputs(rows.inputs), rows.labels, subject.classes)
         all_sent = "classes" not in last or bool(subject.config.clipping_norm)

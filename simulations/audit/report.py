@@ -201,7 +201,7 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
             {"client": lambda one: str(one.client), "labels": attrgetter("attack"), "classes, most first": classes},
             audit.estimates,
             words={"labels", "classes, most first"},
-            notes=["Nothing is measured: the clients' data are missing. A mark counts as one sample."],
+            notes=["Nothing is measured: the clients' data are missing. A presence flag counts as one sample."],
         )
     if audit.guarantees:
         yield table_of(

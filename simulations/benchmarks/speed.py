@@ -270,7 +270,7 @@ def main(
     keep_freed_memory()  # as `hetfl` does
     data: dict[str, Value] = {"dataset": "rotated-mnist", "data-dir": str(data_dir.absolute())} if data_dir else {}
     if workers:
-        print("| steps a round | one worker, ms | two workers, ms | ratio |\n| --- | --- | --- | --- |")
+        print("| steps per round | one worker, ms | two workers, ms | ratio |\n| --- | --- | --- | --- |")
         for steps, length in STEPS.items():
             own: dict[str, Value] = {"algorithm": "fedhe", "rounds": length, "evaluate-every": length}
             settings = {**SETTINGS, **data, **own, "local-batches": steps}

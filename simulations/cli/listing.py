@@ -181,7 +181,7 @@ TITLES = {
 }
 NOTES = {
     Kind.DATASETS: "Samples of the whole data set: a local copy may hold fewer. Megabytes: decoded, in memory. 0: "
-    "images of many sizes, which image-size makes one. Folder only: not on the hub; a run of it says where to get it."
+    "images of different sizes, so image-size is needed. Folder only: not on the hub; a run says where to get it."
 }
 
 

@@ -209,7 +209,7 @@ def check_python(node: JoiningNode) -> str:
     required = metadata(PROJECT)["Requires-Python"]
     text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if not SpecifierSet(required).contains(platform.python_version(), prereleases=True):
-        raise Fault(f"{text}; {required} is required", f"make the virtual environment with a Python {required}")
+        raise Fault(f"{text}; {required} is required", f"create the virtual environment with Python {required}")
     return text
 
 
@@ -334,7 +334,9 @@ def check_state_folder(node: JoiningNode) -> str:
         free = shutil.disk_usage(check_writable(folder)).free
     text = f"{folder} can be written, {byte_size(free)} free"
     if free < RUNS_KEPT * MODEL_STATE:
-        text += f"; ResNet-18 with Adam takes {byte_size(MODEL_STATE)} a run, and state-keep = {RUNS_KEPT} runs stay"
+        text += (
+            f"; ResNet-18 with Adam takes {byte_size(MODEL_STATE)} per run, and state-keep = {RUNS_KEPT} runs are kept"
+        )
         fix = "free some of the disk, name another --state-dir, or set a smaller state-keep"
         raise Fault(text, fix, State.FAILURE if free < MODEL_STATE else State.WARNING)
     return text
@@ -382,7 +384,7 @@ def check_port(node: JoiningNode) -> str:
 def check_tls(node: JoiningNode) -> str:
     """Check that the server uses TLS."""
     if node.insecure:
-        keys = "make keys by `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
+        keys = "make keys with `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
         raise Fault("off (--insecure): messages can be read and changed in transit", keys, State.WARNING)
     plain = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
     with fault_of("no handshake", plain, ValueError):
@@ -409,7 +411,7 @@ def check_authority(node: JoiningNode) -> str:
     with fault_of(f"{roots} has no certificates in PEM format that can be read", fix, ValueError):
         _context(roots)
         authorities = x509.load_pem_x509_certificates(roots.read_bytes()) if node.roots else []
-    new = "make new keys for all by `hetfl keys` in a new folder"
+    new = "make new keys for all machines with `hetfl keys`, in a new folder"
     return "; ".join([f"{roots} can be read", *(dates(each, datetime.now(UTC), new) for each in authorities)])
 
 

@@ -63,7 +63,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     try:
         port = free_port(parsed.host, parsed.port if chosen else 0)
     except OSError:
-        raise ConfigError(f"port {parsed.port} of {parsed.host} is taken: give this node a --port of its own") from None
+        raise ConfigError(f"port {parsed.port} of {parsed.host} is taken: give this node its own --port") from None
     given += [] if chosen else ["--port", str(port)]
     secret = secrets.token_bytes(32)
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host

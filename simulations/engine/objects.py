@@ -96,7 +96,7 @@ def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
     named = [list(classes) for classes in said if not isinstance(classes, int)]
     if any(classes != named[0] for classes in named):
         other = next(classes for classes in named if classes != named[0])
-        raise DataError(f"the data sets have different classes, {brief(named[0])} and {brief(other)}: name them alike")
+        raise DataError(f"data sets have different classes, {brief(named[0])} and {brief(other)}: use the same names")
     return named[0] if named else max((classes for classes in said if isinstance(classes, int)), default=0)
 
 

@@ -99,7 +99,7 @@ def _check_threads(config: RunConfig, workers: int) -> None:
         remedy = "lower workers, which does not change results, or threads" if processes > 1 else "lower threads"
         warn(
             f"workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores here: "
-            f"they will slow each other down; {remedy}, which changes bits"
+            f"they will slow each other down; {remedy}, which changes the lowest bits of results"
         )
 
 

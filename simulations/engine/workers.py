@@ -81,7 +81,7 @@ WORKER = "hetfl-worker-"
 UNGUARDED = 71
 """Exit code of a worker process whose script starts a federation when it is imported."""
 
-GUARD = 'begin its work under if __name__ == "__main__":'
+GUARD = 'start its work under if __name__ == "__main__":'
 """What a script that starts processes must do, in messages."""
 
 

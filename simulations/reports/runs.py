@@ -63,7 +63,7 @@ class Run:
     """The content of one run folder.
 
     `config` is flat (``fedhe.alpha``) and has the defaults of keys that are newer than the run, `rounds` ascend, and
-    `clients` are ordered by partition. If ``summary.json`` or ``clients.json`` is missing because the run is going on
+    `clients` are ordered by partition. If ``summary.json`` or ``clients.json`` is missing because the run is active
     or was killed, `summary` or `clients` are computed from the rounds. `damage` says which lines of ``rounds.jsonl``
     were skipped, and why.
     """
@@ -104,7 +104,7 @@ class Group:
 
 
 def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
-    """Read the folder of a run that has ended, is still going on, or was killed.
+    """Read the folder of a run that has ended, is still active, or was killed.
 
     Only ``config.toml`` is required. Damaged lines of ``rounds.jsonl`` are skipped and passed to `on_damage` after
     everything else has been read; a last line that a kill cut short is skipped silently. Raises RunFolderError if the
@@ -112,7 +112,7 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
     """
     config, damage = _load_config(folder), list[str]()
     summary, clients = read_summary(folder), read_clients(folder)
-    rounds = read_rounds(folder, damage.append)  # last: while a run goes on, they are ahead of its summary
+    rounds = read_rounds(folder, damage.append)  # last: while a run is active, they are ahead of its summary
     if summary and (differs := _mismatch(summary, config, None if damage else rounds, clients)):
         remedy = f"restore this run's own files, or delete {SUMMARY_FILE} and {CLIENTS_FILE} to read it from its rounds"
         raise RunFolderError(f"{folder}: files of two runs, or lines are missing: {differs} differ; {remedy}")
@@ -122,7 +122,7 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
     for line in damage:
         on_damage(line)
     behind = summary if summary and rounds and summary["rounds"] < rounds[-1].round else None
-    if behind:  # the run goes on, or was killed after its last checkpoint
+    if behind:  # the run is active, or was killed after its last checkpoint
         clients = [client | _known(client_of(rounds, client["partition"])) for client in clients]  # type: ignore[misc]
     if summary is None or behind:
         accuracies = {client["partition"]: client["accuracy"] for client in clients}

@@ -105,7 +105,7 @@ class AlgorithmContract:
         assert [entry["failures"] for entry in rounds] == [[], []]
 
     def test_a_client_built_anew_for_each_message_equals_one_kept_alive(self, lab: Lab) -> None:
-        """A new client has only its stored state; uploads, measurements and models must be the same bits.
+        """A new client has only its stored state; uploads, metrics and models must be bit-identical.
 
         What a client keeps belongs in `modules`, ``self.numbers`` and the optimizers of ``self.optimizer()``.
         """
@@ -215,8 +215,8 @@ class AlgorithmContract:
     def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
         """Results and byte counts are equal; public samples are sent again, but counted once, in round 0.
 
-        This also tests that runs with equal seeds give equal bits. For an asynchronous algorithm, two complete runs are
-        compared instead, as a shorter run has sent other messages.
+        So this also tests that runs with equal seeds are bit-identical. For an asynchronous algorithm, two complete
+        runs are compared instead, as a shorter run has sent other messages.
         """
         if _asynchronous(lab):
             folders = [lab.run(lab.config(rounds=3, output_dir=str(tmp_path / name))) for name in ("once", "again")]

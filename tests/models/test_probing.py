@@ -302,7 +302,7 @@ def test_a_federation_averages_such_models_and_repeats_itself(lab, tmp_path, kin
 def test_a_buffer_that_training_changes_later_is_named(lab, tmp_path, algorithm):
     name = f"{__name__}:Late"
     config = lab.config(output_dir=str(tmp_path), algorithm=algorithm, models=name, local_batches=5)
-    with pytest.raises(HetflError, match=r"'body(\.0)?\.mean' of the state"):
+    with pytest.raises(HetflError, match=r"'body(\.0)?\.mean' in the state"):
         lab.run(config)
 
 

@@ -387,7 +387,10 @@ def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_bo
     other = now | {"torch": "1.0", "threads": "4"}
     repacked(folder, lambda told: told.update(versions=[other]))
     capsys.readouterr()
-    for rounds, said in ((5, f"may differ: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now"), (6, None)):
+    for rounds, said in (
+        (5, f"bit-identical: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now"),
+        (6, None),
+    ):
         go_on(folder, rounds=rounds)
         found = [line for line in capsys.readouterr().err.splitlines() if "versions differ" in line]
         assert [line.endswith(said or "") for line in found] == ([True] if said else [])

@@ -472,7 +472,7 @@ def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(clo
     assert federation.roster.trained == {0: 1, 1: 1}
     called = len(post.pushed)
     since[99], post.members[99] = "one", member(1, round=0, holds=[0])
-    said = "client 1 (mlp): comes without its state, but it has trained until round 1: see state-dir"
+    said = "client 1 (mlp): joins without its state, but it has trained until round 1: see state-dir"
     assert federation.welcome(1) == [Failure(1, REGISTRATION, said, 99)]
     assert federation.roster.of(99).holds == (0,)
     assert federation.welcome(1) == []
