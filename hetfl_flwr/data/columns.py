@@ -322,7 +322,8 @@ def _number_column(
         notes.append(f"two-digit years: read as {begin} to {end}; write four digits if that is wrong")
     if others.any():
         count = f"{others.sum()} of {are_filled(cells).sum()} values ({called(others)})"
-        notes.append(f"{count} cannot be read as {column.kind}s: treated as missing")
+        odd = cells.filter(pa.array(others))[0].as_py()
+        notes.append(f"{count} cannot be read as {column.kind}s, such as {odd!r}: treated as missing")
     return replace(column, constant=constant), (*notes,)
 
 

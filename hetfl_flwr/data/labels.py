@@ -85,7 +85,7 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
             f"{column} has only one value, {_shown(values)}: "
             "set label-column to a column with two or more classes, or set classes to a list of them"
         )
-    check_spelling(column, values, "write both the same way, or list all classes in classes if they differ")
+    check_spelling(column, values, "write both the same way, or set classes to a list of all classes if they differ")
     kind = "texts" if is_text(found.type) else "numbers"
     if len(values) > max(MAX_UNDECLARED, source.train_rows // MIN_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"

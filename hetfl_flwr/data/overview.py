@@ -63,7 +63,8 @@ class ColumnFacts:
             (numbers, _), inputs = found, len(column.input_names)
             becomes = becomes if column.constant else column.kind
             if column.kind == "category":
-                shown = ", ".join(map(str, column.values[:5])) + ", ..." * (len(column.values) > 5)
+                names = ["missing" if value is None else str(value) for value in column.values[:5]]
+                shown = ", ".join(names) + ", ..." * (len(column.values) > 5)
                 notes.insert(0, f"{len(column.values)} values: {shown}")
             else:
                 missing = int(np.isnan(numbers).sum())

@@ -1,5 +1,6 @@
 """Run a federation on this machine with the local engine."""
 
+import multiprocessing
 import os
 import secrets
 import signal
@@ -130,7 +131,8 @@ def _stoppable(grid: "LocalEngine") -> Iterator[None]:
         if grid.stop_requested:
             raise KeyboardInterrupt
         grid.stop_requested = True
-        os.write(2, b"\nFinishing this round. Press Ctrl-C again to stop immediately.\n")
+        if multiprocessing.parent_process() is None:  # else a study says so for all of its runs
+            os.write(2, b"\nFinishing this round. Press Ctrl-C again to stop immediately.\n")
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield

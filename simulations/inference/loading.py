@@ -169,7 +169,7 @@ def _called_so(text: str, names: Mapping[int, str]) -> int | None:
 
 def _no_run(folder: Path, otherwise: str) -> str:
     """Return the message that a folder is not a run folder, and which runs it contains, or else this ending."""
-    runs = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}"))
+    runs = sorted(str(path.parent.relative_to(folder)) for path in folder.glob(f"**/{CONFIG_FILE}"))
     held = f", but contains the runs {some(runs, SHOWN)}: name one of these" if runs else otherwise
     return f"{folder} is not a run folder (no {CONFIG_FILE}){held}"
 

@@ -108,7 +108,9 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> ClientGains | No
         baseline=found.baseline,
         measure=measure.words,
         gains=gains,
-        sentences={method: _sentence(own, means[method], found.baseline) for method, own in by_method.items()},
+        sentences={
+            method: _sentence(own, means[method], found.baseline, gains.p.count()) for method, own in by_method.items()
+        },
         standing=standing,
         left_out=(*found.left_out, *lacking),
         notes=_notes(gains, measure, means),
@@ -149,21 +151,22 @@ def _difference(gain: Any, unit: str = "") -> str:
     return with_interval(Estimate(gain.difference, gain.low, gain.high), unit)
 
 
-def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
+def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str, comparisons: int) -> str:
     """Say how many clients a method helps and harms: ``fedhe helps 3 of 4 clients, harms none, ...``."""
     method, measure, (better, worse) = gains.method.iloc[0], gains.measure.iloc[0], VERBS[baseline]
     helped, harmed, unclear = (int(gains.verdict.eq(verdict).sum()) for verdict in ("helps", "harms", "unclear"))
     clients = f"{len(gains)} clients" if len(gains) > 1 else "1 client"
     among = "" if measure == ACCURACY.words else f" in {measure}"
     said = f"{method} {better} {helped or 'none'} of {clients}, {worse} {harmed or 'none'}{among}"
+    average = f"{with_interval(mean, ' points')} on average over clients" if mean.source == "seeds" else ""
     if unclear == len(gains):
         any_client = f"any of the {clients}" if len(gains) > 1 else "the only client"
-        said = f"{method}: no significant difference from {baseline}{among} for {any_client}"
-    elif unclear:
+        corrected = f" after correction for {comparisons} comparisons" * bool((gains.p < LEVEL).any())
+        said = f"no significant difference from {baseline}{among} for {any_client}{corrected}"
+        return f"{method}: {'; '.join(filter(None, (average, said)))}."
+    if unclear:
         said += f", no significant difference for {unclear}"
-    if mean.source == "seeds":
-        said += f"; mean over clients {with_interval(mean, ' points')}"
-    return f"{said}."
+    return f"{'; '.join(filter(None, (said, average)))}."
 
 
 def _notes(gains: pd.DataFrame, measure: Measure, means: Mapping[str, Estimate]) -> tuple[str, ...]:
@@ -206,7 +209,7 @@ def gains_table(answer: ClientGains) -> Table:
     clients = gains.groupby("client")
     facts = {
         "client": clients.name.first(),
-        "test" if gains.seeds.max() == 1 else "test (least)": clients.rows.min().map("{:,}".format),
+        "test" if gains.seeds.max() == 1 else "test (min)": clients.rows.min().map("{:,}".format),
         f"{answer.baseline} %": pd.Series({client: _alone(own.baseline) for client, own in clients}, dtype=object),
     }
     changes = gains.assign(change=[_change(gain) for gain in gains.itertuples()])

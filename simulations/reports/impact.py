@@ -126,7 +126,8 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
     }
     baseline = BASELINES[found[0].baseline if found else LOCAL]
     rows = [one.to_json() for one in found]
-    notes = [f"Gain: points of {measure.words} over {baseline}; harmed: clients that lose over {100 * HARM:g} point."]
+    harmed = f"share of pairs (client, seed) that lose over {100 * HARM:g} point"
+    notes = [f"Gain: points of {measure.words} over {baseline}; harmed: {harmed}."]
     notes += ["Costs: totals of a run; memory: the maximum."] * any(row["costs"] for row in rows)
     return table_of("Methods by gain", columns, rows, words={"method"}, notes=notes)
 

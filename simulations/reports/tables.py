@@ -11,7 +11,7 @@ from rich.table import Table
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.record import ClientRecord, name_of
-from hetfl_flwr.text import LONGEST_NAME, printable
+from hetfl_flwr.text import LONGEST_NAME, printable, some
 from simulations.reports.doubts import notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.layout import NOTHING, byte_size, cost_line, first, percent, table_of, thousands
@@ -53,12 +53,25 @@ def shared_terms(groups: Sequence[Group]) -> str:
 
 def unequal_terms(groups: Sequence[Group]) -> str | None:
     """Return one line that names the settings in which groups differ and which make a comparison unfair."""
-    found = {name: list(dict.fromkeys(map(TERMS[name], groups))) for name in ("dataset", "clients", "seed")}
+    found = {name: list(map(TERMS[name], groups)) for name in ("dataset", "clients", "seed")}
     for key in UNEQUAL_KEYS:
-        values = (group.runs[0].config.get(key) for group in groups)
-        found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
-    differences = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
+        values = [group.runs[0].config.get(key) for group in groups]
+        found[key] = ["" if value is None else str(value) for value in values]
+    unequal = {name: values for name, values in found.items() if len({*values} - {""}) > 1}
+    differences = [f"{name} ({_by_value(values, groups)})" for name, values in unequal.items()]
     return f"Not directly comparable: these runs differ in {', '.join(differences)}." if differences else None
+
+
+def _by_value(values: Sequence[str], groups: Sequence[Group]) -> str:
+    """Return which groups have which value; the groups of the most frequent one are not named if it has several."""
+    labels: dict[str, list[str]] = {}
+    for value, group in zip(values, groups, strict=True):
+        labels.setdefault(value, []).append(group.label)
+    labels.pop("", None)
+    usual = max(labels, key=lambda value: len(labels[value]))
+    if len(labels[usual]) > 1:
+        labels = {value: several for value, several in labels.items() if value != usual} | {usual: ["the others"]}
+    return "; ".join(f"{value}: {some(several)}" for value, several in labels.items())
 
 
 def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> Table:
@@ -147,7 +160,7 @@ def _lowest(recall: Mapping[str, float]) -> str | None:
     """Return the classes with the lowest recall, all if there are few; None if there are none."""
     ordered = sorted(recall.items(), key=lambda one: one[1])
     more = len(ordered) > MAX_CLASSES
-    said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:MAX_CLASSES])
+    said = ", ".join(f"{printable(name, LONGEST_NAME)}: {percent(value)}" for name, value in ordered[:MAX_CLASSES])
     return (f"{said} (the lowest {MAX_CLASSES} of {len(ordered)} classes)" if more else said) or None
 
 
@@ -220,7 +233,7 @@ def _to_reach(goal: float | None, what: str) -> str:
 def _notes_on(goal: float | None, groups: Sequence[Group], *, given: bool) -> Iterator[str]:
     """Yield where a goal that is not given comes from, and what a clock is."""
     if goal and not given:
-        yield f"{percent(goal)} %: 95 % of the lowest best accuracy; --target sets another."
+        yield f"{percent(goal)} %: 95 % of the lowest peak test accuracy; --target sets another, such as 0.9."
     if any(map(_has_clock, groups)):
         yield "Clock: simulated seconds; seconds: real time on this machine."
 

@@ -174,7 +174,7 @@ def _summary(clients: Sequence[Row]) -> str:
     failing = sum(one["failures"] > 0 for one in clients)
     newest = max((one["last_round"] or 0 for one in clients), default=0)
     late = sum((one["last_round"] or 0) < newest for one in clients)
-    words = [f"{len(clients)} clients", f"{failing} with failures", f"{late} not in round {newest}"]
+    words = [f"{len(clients)} clients", f"{failing} with failures", f"{late} missing from round {newest}"]
     if accuracies:
         low, middle, high = map(percent, (min(accuracies), median(accuracies), max(accuracies)))
         words += [f"accuracy {low} to {high} %, median {middle} %"]

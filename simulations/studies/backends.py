@@ -43,6 +43,8 @@ MAX_LOSSES = 3
 CONNECT = 10.0
 """Timeout of a cluster's answer, in seconds."""
 
+FINISHING = "the runs finish their rounds. Press Ctrl-C again to stop immediately."
+
 
 def run_job(job: Job) -> str:
     """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
@@ -97,7 +99,9 @@ class LocalBackend:
             with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin) as pool:
                 try:
                     yield submit
-                except BaseException:
+                except BaseException as error:
+                    if isinstance(error, KeyboardInterrupt):
+                        warn(FINISHING)
                     for process in ours():
                         os.kill(process.pid or 0, signal.SIGINT)
                     raise
@@ -197,7 +201,7 @@ class _Tasks:
 
     def stop(self) -> None:
         """Let all runs finish their rounds."""
-        warn("the runs finish their rounds. Press Ctrl-C again to stop immediately.")
+        warn(FINISHING)
         self._stopped = True
         for task in [*self._running]:
             self._ray.cancel(task)

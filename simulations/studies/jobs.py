@@ -104,7 +104,7 @@ def run_all(
     running = dict[Future[str], Job]()
     try:
         with (
-            Bar(console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
+            Bar(console=console, label=_runs_left(len(left), len(left)), total=total, period=600) as bar,
             backend.open(left) as submit,
         ):
             while left or running:
@@ -122,7 +122,7 @@ def run_all(
                         console.print(f"{job.name}: {reason}", markup=False)
                     failed[job.folder] = reason
                 done |= {job.folder: job.done for job in running.values()}
-                bar.update(sum(done.values()), label=f"{len(left) + len(running)} runs")
+                bar.update(sum(done.values()), label=_runs_left(len(left) + len(running), len(done)))
     except KeyboardInterrupt:
         again = option(shlex.join(["hetfl", *sys.argv[1:]]), "the same call")
         have = f"{sum(job.finished for job in wanted)} of {len(wanted)} runs are finished"
@@ -131,6 +131,10 @@ def run_all(
         if count > 1:
             console.print(f"{count} runs: {reason}", markup=False)
     return failed
+
+
+def _runs_left(left: int, runs: int) -> str:
+    return f"{left} of {runs} runs left"
 
 
 def _notes(job: Job, said: set[str]) -> set[str]:

@@ -77,7 +77,7 @@ def explain(figure: Figure, what: str) -> float:
         "one client, mean over seeds": Line2D([], [], marker="o", linestyle="", color=COLOURS[5], alpha=0.6),
         "mean over clients, 95 % interval over seeds": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[0]),
         "mean below 0": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[1]),
-        "not significant, or one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
+        "interval contains 0, or one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
     }
     return legend_below(figure, [*marks.values()], [*marks], what)
 

@@ -48,7 +48,7 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
     paragraphs = [
         f"# {recipe.title}",
         f"{recipe.paper or NO_PAPER}; {recipe.source}. Made by {made}.",
-        f"**Less than in the {'paper' if recipe.paper else 'full table'}:** {less}" if less else "",
+        f"**Reduced from the {'paper' if recipe.paper else 'full table'}:** {less}" if less else "",
         recipe.note.strip(),
         CHOSEN.get(recipe.chosen, ""),
         f"**Found:** {recipe.found.strip()}" if recipe.found and any(one.ours for one in found) else "",
@@ -171,7 +171,7 @@ def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
         for key, value in cell.settings.items():
             before = whole[cell.folder].get(key)
             if value != before and key not in PLACES:
-                said = f"{value}" if before is None else f"{value} for {before}"
+                said = f"{value}" if before is None else f"{value} instead of {before}"
                 changed.setdefault(key, {})[said] = None
     words = [f"{key} = {' or '.join(values)}" for key, values in changed.items()]
     if len(cells) < len(whole):

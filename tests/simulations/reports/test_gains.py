@@ -185,7 +185,7 @@ def test_compare_prints_tables_and_sentences_and_writes_files(tmp_path, hetfl):
     study(tmp_path / "runs")
     file = tmp_path / "gains.csv"
     done = hetfl("compare", tmp_path / "runs", "--csv", file)
-    assert "test (least)" in done.out
+    assert "test (min)" in done.out
     assert (done.status, done.err) == (0, "")
     assert re.search(r"client 0 +50 +71\.0 +\+10\.0 \(9\.7 to 10\.4\) helps", done.out)
     assert done.out.index("Gains over local") > done.out.index("accuracy %")
@@ -220,7 +220,7 @@ def test_files_are_named_relative_to_their_folder(tmp_path, hetfl):
     out = hetfl("compare", tmp_path / "runs" / "old").out
     assert out.startswith("dataset ./north.csv,./south.csv, clients 2")
     out = hetfl("compare", tmp_path / "runs").out
-    assert "differ in dataset (./new/north.csv,./new/south.csv / ./old/north.csv,./old/south.csv)" in " ".join(
+    assert "differ in dataset (./new/north.csv,./new/south.csv: " in " ".join(
         out.split()
     )
     assert str(tmp_path) not in out

@@ -144,8 +144,14 @@ def test_compare_unequal_runs(tmp_path):
     assert (second["algorithm"], second["rounds"], second["global %"]) == ("local", "1 of 3", "-")
     assert (second["payload"], second["payload to reach 38.0 %"]) == ("0 bytes", "0 bytes")
     assert str(table.title) == "clients 2"
-    assert "dataset (digits / mnist), seed (0 / 4)" in str(table.caption)
+    assert "dataset (digits: fedhe; mnist: local), seed (0: fedhe; 4: local)" in str(table.caption)
     assert [row["payload to reach 70.0 %"] for row in rows(compare_table([one, other], 0.7))] == ["600 bytes", "never"]
+
+
+def test_runs_that_differ_from_most_are_named(tmp_path):
+    runs = [load_run(make(tmp_path / name, algorithm=name, models="mlp")) for name in ("fedhe", "fd", "local")]
+    runs.append(load_run(make(tmp_path / "fedrep", algorithm="fedrep", models="lenet5")))
+    assert "differ in models (lenet5: fedrep; mlp: the others)." in str(compare_table(runs).caption)
 
 
 def test_seeds_are_grouped(tmp_path):

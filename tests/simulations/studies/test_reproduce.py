@@ -212,7 +212,7 @@ def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compa
     pages = (said, (folder / "table.md").read_text(), (recipe.parent / "kept" / "small-quick.md").read_text())
     for text in (*pages, told["title"] + told["less"]):
         words = " ".join(text.split())
-        assert ("quick variant" in words, "rounds = 1 for 3" in words, "50.00" in words) == (True, True, False)
+        assert ("quick variant" in words, "rounds = 1 instead of 3" in words, "50.00" in words) == (True, True, False)
     for text in pages:
         lines = [line for line in text.splitlines() if "40.00" in line or "60.00" in line]
         assert len(lines) == 2
@@ -592,7 +592,7 @@ def test_a_comparison_of_our_own_is_not_less_than_a_paper(recipe, run_recipe, mo
     _, folder, _ = run_recipe(only=["Private"], variant="quick", report_only=True)
     text = (folder / "table.md").read_text()
     assert "# Small table: quick variant, not the full table's setting\n\nNo paper's; Table 1. Made by" in text
-    assert "**Less than in the full table:** rounds = 1 for 3; 1 of 2 cells." in text
+    assert "**Reduced from the full table:** rounds = 1 instead of 3; 1 of 2 cells." in text
     assert "| Private (quick, not the full table's setting) |" in text
 
 
