@@ -66,15 +66,7 @@ class Origin:
 class Admission(ABC):
     """Maintains the roster: admits clients before the first round and, where they come and go, before each later one.
 
-    Parameters
-    ----------
-    federation : Federation
-        Whose clients they are.
-
-    Attributes
-    ----------
-    clients : int
-        How many clients there are, online or not. Before the start, 0 where it is unknown.
+    ``clients`` is how many clients there are, online or not; before the start, 0 where it is unknown.
     """
 
     _longest = inf  # seconds that nodes are waited for, unless start-timeout is set
@@ -90,29 +82,16 @@ class Admission(ABC):
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and admit them.
 
-        Parameters
-        ----------
-        check : callable, optional
-            Raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called with
-            the first client and each other one.
-
-        Raises
-        ------
-        ConfigError
-            A deployment whose operator has not set how many clients there are, or has set more than have keys.
-        FederationError
-            Too few clients, or in a simulation one that cannot take part: names them and the reason.
+        `check` raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called
+        with the first client and each other one. Raises `ConfigError` for a deployment whose operator has not set how
+        many clients there are, or has set more than have keys, and `FederationError`, which names clients and reasons,
+        if there are too few, or if in a simulation one cannot take part.
         """
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Update the roster before a round, and return what was noted. By default no client comes or goes.
 
-        Parameters
-        ----------
-        round : int
-            The round before which this is.
-        check : callable, optional
-            As `assemble`.
+        `check` is as in `assemble`.
         """
         return self.notes()
 
@@ -239,12 +218,7 @@ class OnlineNode:
 class Registration(Admission):
     """Asks nodes of a deployment that come or restart to register, and drops those that have left.
 
-    Parameters
-    ----------
-    federation : Federation
-        Whose clients they are.
-    exchange : FlowerExchange
-        Reaches the nodes. While it waits for replies, new nodes are asked to register.
+    `exchange` reaches the nodes. While it waits for replies, new nodes are asked to register.
     """
 
     _longest = MAX_START
@@ -410,10 +384,8 @@ class Registration(Admission):
     def _admit(self, member: Member, check: Check | None) -> None:
         """Add a client to the roster.
 
-        Raises
-        ------
-        FederationError
-            It cannot be the client that it says it is, its number is taken, or it does not fit the first client.
+        Raises `FederationError` if it cannot be the client that it says it is, its number is taken, or it does not fit
+        the first client.
         """
         if wrong := self._false_claim(member):
             raise FederationError(f"node {member.node}: says that it is client {member.client_id}, but {wrong}")

@@ -97,6 +97,10 @@ def audited(
 ) -> Audit:
     """Run all attacks that fit a run's payload, and write the results to its folder.
 
+    Raises `ConfigError` if the device is not available, or no attack can read the uploads, or none can without the
+    clients' data, and `RunFolderError` if the run, its uploads or its data are missing, or the folder cannot be
+    written.
+
     Parameters
     ----------
     folder : Path
@@ -111,13 +115,6 @@ def audited(
         Clients that are imitated to learn how class histograms show, 1 or more.
     places : mapping of int to Path, optional
         For a deployment, each client's ``state-dir`` or data. Without it, only the uploads themselves are read.
-
-    Raises
-    ------
-    ConfigError
-        The device is not available, or no attack can read the uploads, or none can without the clients' data.
-    RunFolderError
-        The run, its uploads or its data are missing, or the folder cannot be written.
     """
     find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:

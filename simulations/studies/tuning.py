@@ -61,25 +61,16 @@ Space = Mapping[str, Distribution]
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial.
-
-    Parameters
-    ----------
-    values : dict
-        By config key.
-    validation : float or None
-        The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if
-        one of its runs has failed.
-    accuracy : float or None
-        The same on test samples, for information.
-    payload, seconds : float
-        The costs of all its runs: bytes up and down, and seconds.
-    """
+    """A trial: values by config key, and what its runs, one for each seed, have reached and cost."""
 
     values: dict[str, Value]
     validation: float | None
+    """The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if one
+    of its runs has failed."""
     accuracy: float | None
+    """The same on test samples, for information."""
     payload: float
+    """Bytes up and down of all its runs."""
     seconds: float
 
 
