@@ -21,7 +21,7 @@ from simulations.studies.reproduce.page import as_markdown, counted, differences
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, check_reported, course_name, measured, read_lines
-from simulations.studies.reproduce.tuned import Findings, Found
+from simulations.studies.reproduce.tuned import Findings, TunedCell
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -305,7 +305,7 @@ def test_values_of_tuning_that_no_run_may_have_are_refused(tmp_path, refusal, va
     (line, *_) = (RESULTS / "which-method-tuned.jsonl").read_text().splitlines()
     path = tmp_path / "small-tuned.jsonl"
     path.write_text(json.dumps(json.loads(line) | {"values": values}))
-    assert said in refusal(RunFolderError, read_lines, path, Found)
+    assert said in refusal(RunFolderError, read_lines, path, TunedCell)
 
 
 def test_a_line_in_a_name_stays_within_its_cell():
@@ -313,12 +313,12 @@ def test_a_line_in_a_name_stays_within_its_cell():
 
 
 def test_two_processes_that_tune_keep_each_others_findings(tmp_path):
-    (line, other, *_) = read_lines(RESULTS / "which-method-tuned.jsonl", Found)
+    (line, other, *_) = read_lines(RESULTS / "which-method-tuned.jsonl", TunedCell)
     path = tmp_path / "small-tuned.jsonl"
     first, second = Findings(path), Findings(path)
     first.add(line)
     second.add(other)
-    assert read_lines(path, Found) == [line, other]
+    assert read_lines(path, TunedCell) == [line, other]
 
 
 def test_without_a_record_a_report_writes_nothing(run_recipe):
