@@ -119,6 +119,8 @@ def audited(
     find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
+    if clients < 0:
+        raise ConfigError(f"clients = {clients}: expected the number of clients to attack, 0 for all")
     noised, unknown = guarantees(load_run(folder))  # raises if there is no run
     naming = option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
     found, pictures = list[Finding](), dict[str, tuple[Scores, Scores]]()
