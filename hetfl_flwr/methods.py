@@ -63,6 +63,11 @@ class Algorithm:
             for name, parameter in _hyper_parameters(side).items()  # type: ignore[arg-type]  # classes can be hashed
         }
 
+    @property
+    def options(self) -> dict[str, Value]:
+        """The same keys as in `RunConfig.options`, such as ``fedhe.alpha``, and their defaults."""
+        return {f"{self.name}.{key}": value for key, value in self.defaults.items()}
+
 
 def names() -> list[str]:
     """Return the sorted names of this project's algorithms: modules with both sides, without base classes."""
@@ -123,10 +128,8 @@ def resolve(config: RunConfig) -> RunConfig:
     `check_options` and `resolve_models`.
     """
     check_options(config)
-    algorithm = find(config.algorithm)
-    own = {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()}
-    given = {key: value for key, value in config.options.items() if key in own}
-    options = own | given
+    own = find(config.algorithm).options
+    options = own | {key: value for key, value in config.options.items() if key in own}
     return resolve_models(config if options == config.options else config.model_copy(update={"options": options}))
 
 
@@ -231,11 +234,11 @@ def check_options(config: RunConfig) -> None:
     """
     for key in config.options:
         name, _, own = key.rpartition(".")
-        defaults = find(name).defaults
-        if own not in defaults:
+        known = find(name).options
+        if key not in known:
             if own in KEYS:
                 raise ConfigError(f"unknown config key '{key}': {own} is a key of the run: use --set {own}=VALUE")
-            raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
+            raise ConfigError(unknown("config key", key, known or ["(none)"]))
     for side in find(config.algorithm).sides:
         _typed(config, side)
     if config.pooled and config.features != "all":

@@ -71,7 +71,7 @@ class RunFolder(RoundCallback):
         self._bytes, self._hash = 0, blake2b(digest_size=32)
         written = *(folder / name for name in (CONFIG_FILE, RESUME_FILE, ROUNDS_FILE)), folder, *folder.parents
         self._made = [path for path in written if not path.exists()]
-        with self.writing("; name another folder"):
+        with self.writing("name another folder"):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(folder, run)
         try:

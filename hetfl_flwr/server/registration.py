@@ -66,15 +66,7 @@ class Origin:
 class Admission(ABC):
     """Maintains the roster: admits clients before the first round and, if they can come and go, before each later one.
 
-    Parameters
-    ----------
-    federation : Federation
-        The federation that the clients join.
-
-    Attributes
-    ----------
-    clients : int
-        The number of clients, online or not. Before the start, 0 if it is unknown.
+    ``clients`` is the number of clients, online or not; before the start, 0 if it is unknown.
     """
 
     _longest = inf  # seconds that nodes are waited for, unless start-timeout is set
@@ -90,29 +82,16 @@ class Admission(ABC):
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and admit them.
 
-        Parameters
-        ----------
-        check : callable, optional
-            Raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called with
-            the first client and each other one.
-
-        Raises
-        ------
-        ConfigError
-            In a deployment, the number of clients is not set, or is larger than the number of keys.
-        FederationError
-            There are too few clients or, in a simulation, one cannot take part. Names them and the reason.
+        `check` raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called
+        with the first client and each other one. Raises `ConfigError` if, in a deployment, the number of clients is not
+        set or is larger than the number of keys, and `FederationError`, which names clients and reasons, if there are
+        too few clients or, in a simulation, one cannot take part.
         """
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Update the roster before a round, and return notes on what has changed. By default, no client comes or goes.
 
-        Parameters
-        ----------
-        round : int
-            The round that follows.
-        check : callable, optional
-            As `assemble`.
+        `check` is as in `assemble`.
         """
         return self.notes()
 
@@ -239,12 +218,7 @@ class OnlineNode:
 class Registration(Admission):
     """Asks nodes that join or restart in a deployment to register, and drops those that have left.
 
-    Parameters
-    ----------
-    federation : Federation
-        The federation that the clients join.
-    exchange : FlowerExchange
-        Reaches the nodes. While it waits for replies, new nodes are asked to register.
+    `exchange` reaches the nodes. While it waits for replies, new nodes are asked to register.
     """
 
     _longest = MAX_START
@@ -409,10 +383,8 @@ class Registration(Admission):
     def _admit(self, member: Member, check: Check | None) -> None:
         """Add a client to the roster.
 
-        Raises
-        ------
-        FederationError
-            It cannot be the client that it claims to be, its id is taken, or it does not fit the first client.
+        Raises `FederationError` if it cannot be the client that it claims to be, its id is taken, or it does not fit
+        the first client.
         """
         if wrong := self._false_claim(member):
             raise FederationError(f"node {member.node}: says that it is client {member.client_id}, but {wrong}")

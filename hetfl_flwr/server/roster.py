@@ -232,18 +232,8 @@ class Roster:
 def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:
     """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator.
 
-    ``nonparticipating-fraction``, rounded, of the clients never train.
-
-    Parameters
-    ----------
-    members : iterable of Member
-        All clients that are here.
-    config : RunConfig
-        The run.
-    clients : int
-        How many clients the federation has, whether they are here or not: the same in all rounds.
-    round : int
-        The round, from 1.
+    ``nonparticipating-fraction``, rounded, of the clients never train. `members` are all clients that are here, and
+    `clients` is how many the federation has, whether they are here or not: the same in all rounds.
     """
     here = list(members)
     if config.nonparticipating_fraction:
@@ -256,14 +246,7 @@ def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int)
 def draw_to_evaluate(members: Iterable[Member], config: RunConfig, round: int) -> list[Member]:
     """Draw the clients to evaluate after a round: ``evaluate-fraction`` of all, rounded up; after the last round, all.
 
-    Parameters
-    ----------
-    members : iterable of Member
-        All clients that are here.
-    config : RunConfig
-        The run.
-    round : int
-        The round; 0: before any training.
+    `members` are all clients that are here; round 0 is before any training.
     """
     fraction = 1.0 if round == config.rounds else config.evaluate_fraction
     return _sampled(list(members), fraction, config.seed, round, "evaluate")

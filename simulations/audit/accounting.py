@@ -33,16 +33,9 @@ Deltas = NDArray[np.float64]
 class Guarantee:
     """An epsilon at delta = 1e-5, for a client whose data are replaced by any others.
 
-    Parameters
-    ----------
-    holds : str
-        Against whom, and by what.
-    uploads : int
-        The number of uploads that count, or of rounds in which there may have been one.
-    rate : float
-        Share of the clients that are sampled in a round, in (0, 1].
-    epsilon : float
-        0 or more; infinite if nothing is guaranteed.
+    `holds` says against whom, and by what. `uploads` is the number of uploads that count, or of rounds in which there
+    may have been one; `rate` is the share of the clients that are sampled in a round, in (0, 1]. `epsilon` is 0 or
+    more, and infinite if nothing is guaranteed.
     """
 
     holds: str
@@ -62,14 +55,8 @@ def amplified(noise_multiplier: float, rate: float, rounds: int) -> float:
     what goes wrong with only one side, or with the formulas for Poisson sampling. Raises `ModuleNotFoundError` if
     ``dp-accounting`` is not installed.
 
-    Parameters
-    ----------
-    noise_multiplier : float
-        Standard deviation of the noise in clipping norms, 0 or more.
-    rate : float
-        Share of the clients that are sampled in a round, in (0, 1]. 1: no amplification.
-    rounds : int
-        Number of rounds, 0 or more.
+    `noise_multiplier` is the standard deviation of the noise in clipping norms, 0 or more, and `rate` as in
+    `Guarantee`; 1: no amplification. Raises `ModuleNotFoundError` if ``dp-accounting`` is not installed.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

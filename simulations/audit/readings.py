@@ -42,28 +42,14 @@ FAR = -1e4
 
 
 class PayloadReading(ABC):
-    """A way to read what a client sends.
-
-    Parameters
-    ----------
-    subject : Subject
-        The client under attack.
-    name : str
-        The array that is read, if the payload has one main array.
-
-    Attributes
-    ----------
-    payload : str
-        What is read, in words.
-    knows : str
-        What the attacker is assumed to know, in addition to the run config and samples of the same distribution.
-    is_whole : bool
-        Whether the payload is the client's whole model: nothing more could be known.
-    """
+    """A way to read what the client under attack sends; `name` is the array that is read, if it has one main array."""
 
     payload: str
+    """What is read, in words."""
     knows: str
+    """What the attacker is assumed to know, in addition to the run config and samples of the same distribution."""
     is_whole = False
+    """Whether the payload is the client's whole model: nothing more could be known."""
     lends_model: ClassVar[bool] = False
     """Whether reading an upload takes a part of the client's model that is not sent."""
 
@@ -116,14 +102,8 @@ class PayloadReading(ABC):
 class Weights(PayloadReading):
     """All weights of a model, either the client's or a small shared one, or their change in low-rank factors.
 
-    Parameters
-    ----------
-    model : SplitModel
-        The client's model with these weights.
-    under : str
-        Prefix that turns names of the payload into names of the model.
-    lacks : bool
-        Whether the payload is without batch norm's statistics.
+    `model` is the client's model with these weights, `under` the prefix that turns names of the payload into names of
+    the model, and `lacks` whether the payload is without batch norm's statistics.
     """
 
     def __init__(self, subject: Subject, model: SplitModel, under: str = "", *, lacks: bool = False) -> None:

@@ -97,6 +97,10 @@ def audited(
 ) -> Audit:
     """Run all attacks that fit a run's payload, and write the results to its folder.
 
+    Raises `ConfigError` if the device is not available, or no attack can read the uploads, or none can without the
+    clients' data, and `RunFolderError` if the run, its uploads or its data are missing, or the folder cannot be
+    written.
+
     Parameters
     ----------
     folder : Path
@@ -111,17 +115,12 @@ def audited(
         Clients that are imitated to learn how uploads reflect class histograms, 1 or more.
     places : mapping of int to Path, optional
         For a deployment, each client's ``state-dir`` or data. Without it, only the uploads themselves are read.
-
-    Raises
-    ------
-    ConfigError
-        The device is not available, or no attack can read the uploads, or none can without the clients' data.
-    RunFolderError
-        The run, its uploads or its data are missing, or the folder cannot be written.
     """
     find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
+    if clients < 0:
+        raise ConfigError(f"clients = {clients}: expected the number of clients to attack, 0 for all")
     noised, unknown = guarantees(load_run(folder))  # raises if there is no run
     naming = option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
     found, pictures = list[Finding](), dict[str, tuple[Scores, Scores]]()

@@ -104,7 +104,7 @@ def algorithms() -> list[Row]:
             "what": _plain((inspect.getdoc(algorithm.strategy) or "").partition("\n")[0]),
             "paper": _paper(algorithm) or None,
             "needs": _needs(algorithm.strategy()),
-            "options": {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()},
+            "options": algorithm.options,
         }
         for algorithm in sorted(map(find, names()), key=lambda algorithm: words.index(_sends(algorithm)))
     ]
@@ -240,9 +240,9 @@ def keys() -> list[Row]:
 
     shared = [{"key": key, "default": field.default, "meaning": meaning(key)} for key, field in KEYS.items()]
     own = [
-        {"key": f"{name}.{key}", "default": value, "meaning": own_meaning(find(name), key)}
+        {"key": key, "default": value, "meaning": own_meaning(find(name), key.rpartition(".")[2])}
         for name in names()
-        for key, value in find(name).defaults.items()
+        for key, value in find(name).options.items()
     ]
     return shared + own
 
@@ -270,7 +270,7 @@ def keys_toml() -> str:
     """Return all config keys and the algorithms' own, with their defaults, as Flower reads them in a pyproject.toml."""
     from hetfl_flwr.methods import find, names
 
-    own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
+    own = {key: value for name in names() for key, value in find(name).options.items()}
     tables = tomllib.loads(to_toml(RunConfig().to_flat() | own))
     return tomli_w.dumps({"tool": {"flwr": {"app": {"config": tables}}}})
 

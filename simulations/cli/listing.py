@@ -1,12 +1,12 @@
 """``hetfl list``, ``hetfl partition`` and ``hetfl new``: what is available, and a starting point for a new method."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, parse_settings
@@ -201,20 +201,16 @@ def table(kind: Kind, rows: Sequence[Row]) -> Table:
     """Return the rows of one kind as a table with one column per fact; raises `HetflError` if there are none."""
     if not rows:
         raise HetflError(f"nothing to list: {kind}")
-    title = TITLES[kind].format_map(rows[0])
-    shown = Table(title=title, caption=NOTES.get(kind), show_lines=kind is Kind.ALGORITHMS)
     names = [name for name in rows[0] if kind is not Kind.MODELS or f"{{{name}}}" not in TITLES[kind]]
-    for name in names:
-        numbers = all(isinstance(row[name], int | float) for row in rows)
-        shown.add_column(
-            name.replace("_", " "), justify="right" if numbers else "left", overflow="fold", no_wrap=name == "name"
-        )
-    for row in rows:
-        shown.add_row(*(Text(_cell(name, row[name])) for name in names))
-    return shown
+    columns = {name.replace("_", " "): partial(_cell, name) for name in names}
+    numbers = {name for name in names if all(isinstance(row[name], int | float | None) for row in rows)}
+    words = {name.replace("_", " ") for name in names if name not in ("name", *numbers)}
+    title, note = TITLES[kind].format_map(rows[0]), NOTES.get(kind)
+    return table_of(title, columns, rows, words=words, whole={"name"}, notes=[note])
 
 
-def _cell(name: str, fact: Any) -> str:
+def _cell(name: str, row: Row) -> str:
+    fact = row[name]
     if name == "default":
         return repr(fact)
     if isinstance(fact, dict):

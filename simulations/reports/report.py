@@ -222,7 +222,7 @@ def _defaults(algorithm: str) -> dict[str, Value]:
 
     defaults = RunConfig().to_flat()
     with suppress(ConfigError):  # its package is not installed
-        defaults |= {f"{algorithm}.{key}": value for key, value in find(algorithm).defaults.items()}
+        defaults |= find(algorithm).options
     return defaults
 
 

@@ -61,25 +61,20 @@ Space = Mapping[str, Distribution]
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial: the values that were tried, and their results.
+    """A trial: the values that were tried, by config key, and the results and costs of its runs, one for each seed.
 
-    Parameters
-    ----------
-    values : dict
-        The values, by config key.
-    validation : float or None
-        The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if
-        one of its runs has failed.
-    accuracy : float or None
-        The same on test samples, for information.
-    payload, seconds : float
-        The cost of all its runs: bytes up and down, and seconds.
+    `validation` and `accuracy` are means over clients in the last round, then over seeds, on validation and test
+    samples; None if a run has failed. `payload` are bytes up and down.
     """
 
     values: dict[str, Value]
     validation: float | None
+    """The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if one
+    of its runs has failed."""
     accuracy: float | None
+    """The same on test samples, for information."""
     payload: float
+    """Bytes up and down of all its runs."""
     seconds: float
 
 

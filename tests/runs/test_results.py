@@ -236,7 +236,8 @@ def test_a_run_that_is_refused_before_round_1_leaves_the_users_own_files(
 def test_a_run_folder_that_cannot_be_made_is_named(refusal, tmp_path, make_config, run_federation):
     (tmp_path / "file").write_text("I am no folder")
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
-        assert str(place) in refusal(RunFolderError, run_federation, make_config(output_dir=str(place)))
+        said = refusal(RunFolderError, run_federation, make_config(output_dir=str(place)))
+        assert (str(place) in said, said.partition("; ")[2]) == (True, "name another folder")
 
 
 # --- going on with a run -------------------------------------------------------------------------

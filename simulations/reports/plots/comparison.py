@@ -139,8 +139,7 @@ def compare_figure(runs: Sequence[Run], width: float = 0) -> Figure:
     for axes in over_seconds:
         for course in timed:
             course.draw(axes, course.points.clock)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        dress(axes, None, [], share=False)
         axes.set_xlabel("simulated seconds")
         axes.xaxis.set_major_locator(AutoLocator())
     banded = "Bands: one standard deviation over seeds each way." * any("low" in course.points for course in courses)

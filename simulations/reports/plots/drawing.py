@@ -120,7 +120,7 @@ def write_figure(figure: Figure, path: Path) -> None:
 
     Missing folders are created. Raises `ConfigError` if the format is unknown or the file cannot be written.
     """
-    kind = path.suffix.removeprefix(".") or "png"
+    kind = path.suffix.removeprefix(".").lower() or "png"
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise ConfigError(f"{path}: unknown picture format '{kind}'; known: {', '.join(sorted(known))}")

@@ -87,8 +87,6 @@ def _figures(recipe: Recipe, known: Sequence[Entry]) -> "tuple[Figure, str]":
 
     Only the first measures are drawn if a page has no room for all.
     """
-    from matplotlib.ticker import EngFormatter
-
     columns, rows, measures = (
         list(dict.fromkeys(values))
         for values in zip(*((one.cell.column, one.cell.row, one.measure) for one in known), strict=True)
@@ -105,27 +103,38 @@ def _figures(recipe: Recipe, known: Sequence[Entry]) -> "tuple[Figure, str]":
         axes.plot(paper, heights - 0.17, "d", color=COLOURS[7], markersize=5, label="the paper's figure")
         label = "ours: mean and standard deviation over seeds"
         axes.errorbar(means, heights + 0.17, xerr=error, fmt="o", color=COLOURS[0], markersize=4, label=label)
-        unit, every = recipe.measures[measure].unit, [one for one in known if one.measure == measure]
-        values = np.asarray([value for one in every for value in (one.paper, one.mean) if value is not None])
-        if unit == "%":
-            most = max(one.deviation or 0 for one in every)
-            ends = np.clip([10 * floor((values.min() - most) / 10), 10 * ceil((values.max() + most) / 10)], 0, 100)
-            edge = (ends[1] - ends[0]) / 50
-            axes.set_xlim(ends[0] - edge, ends[1] + edge)
-        elif values.min() > 0 and values.max() > DECADES * values.min():
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(EngFormatter())
-        axes.set_title(fill(column, 16), fontsize="small")
-        axes.set_xlabel(_named(recipe, measure), fontsize="small")
-        axes.tick_params(labelsize="small")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_yticks(range(len(rows)), [fill(row, 40) for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        _scale(axes, recipe.measures[measure].unit, [one for one in known if one.measure == measure])
+        _dress_rows(axes, fill(column, 16), _named(recipe, measure), [fill(row, 40) for row in rows])
     handles, labels = places[0].get_legend_handles_labels()
     first = int(all(one.paper is None for one in known))
     legend_below(figure, handles[first:], labels[first:])
     return figure, _distance(known)
+
+
+def _scale(axes: Any, unit: str, found: Sequence[Entry]) -> None:
+    """Let an axis of shares end at multiples of 10 %; other axes are logarithmic if the figures are far apart."""
+    from matplotlib.ticker import EngFormatter
+
+    values = np.asarray([value for one in found for value in (one.paper, one.mean) if value is not None])
+    if unit == "%":
+        most = max(one.deviation or 0 for one in found)
+        ends = np.clip([10 * floor((values.min() - most) / 10), 10 * ceil((values.max() + most) / 10)], 0, 100)
+        edge = (ends[1] - ends[0]) / 50
+        axes.set_xlim(ends[0] - edge, ends[1] + edge)
+    elif values.min() > 0 and values.max() > DECADES * values.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(EngFormatter())
+
+
+def _dress_rows(axes: Any, title: str, x: str, rows: Sequence[str], grid: str = "both") -> None:
+    """Format a panel with a row for each name, the first on top."""
+    axes.set_title(title, fontsize="small")
+    axes.set_xlabel(x, fontsize="small")
+    axes.tick_params(labelsize="small")
+    axes.grid(alpha=0.3, axis=grid)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def _distance(found: Sequence[Entry]) -> str:
@@ -251,13 +260,7 @@ def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] 
         axes.plot(paper, list(gaps), "d", color=COLOURS[1], markersize=6, label="the paper's difference")
         look = {"fmt": "o", "color": COLOURS[0], "markersize": 4, "label": "ours: mean and 95 % interval over seeds"}
         axes.errorbar([gap.mean for gap in gaps.values()], list(gaps), xerr=np.transpose(ends), **look)
-        axes.set_title(fill(column, 24), fontsize="small")
-        axes.set_xlabel("points", fontsize="small")
-        axes.tick_params(labelsize="small")
-        axes.grid(alpha=0.3, axis="x")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_yticks(range(len(rows)), [fill(row, 30) for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        _dress_rows(axes, fill(column, 24), "points", [fill(row, 30) for row in rows], grid="x")
     handles, labels = places[0].get_legend_handles_labels()
     without = int(all(gap.paper is None for _, gap in known))
     others = " or ".join(dict.fromkeys(cell.against for cell, _ in known))

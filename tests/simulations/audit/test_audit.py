@@ -276,6 +276,8 @@ def test_a_deployment_that_cannot_be_audited_is_refused(deployed, hetfl, keys, n
         ({"algorithm": "fixtures.echo"}, {}, "fixtures.echo"),
         ({"algorithm": "fedproto", "partition": "all"}, {}, "partition"),
         ({}, {"places": {0: Path(), 1: Path()}}, "--node"),
+        ({}, {"shadows": 1}, "shadows"),
+        ({}, {"clients": -1}, "clients"),
         *(({}, {"device": device}, "device") for device in ("", "x", "cuda:", "meta", "cpu:1")),
         *(({}, {"device": "cuda"}, "CUDA") for _ in range(not torch.cuda.is_available())),
     ],

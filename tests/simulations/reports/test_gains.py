@@ -220,9 +220,7 @@ def test_files_are_named_relative_to_their_folder(tmp_path, hetfl):
     out = hetfl("compare", tmp_path / "runs" / "old").out
     assert out.startswith("dataset ./north.csv,./south.csv, clients 2")
     out = hetfl("compare", tmp_path / "runs").out
-    assert "differ in dataset (./new/north.csv,./new/south.csv: " in " ".join(
-        out.split()
-    )
+    assert "differ in dataset (./new/north.csv,./new/south.csv: " in " ".join(out.split())
     assert str(tmp_path) not in out
     page = Page(write_report([tmp_path / "runs"], tmp_path / "report.html"))
     assert "fedhe on ./new/north.csv,./new/south.csv, ./old/north.csv,./old/south.csv" in page.words
