@@ -96,6 +96,8 @@ def run(
         accept_loss=accept_loss or None,
     )
     if sweep is not None or against is not None:
+        if resume or verbose:
+            raise ConfigError("--resume and --verbose are for one run: a study resumes its runs automatically")
         from simulations.studies.backends import backend
 
         run_many(chosen, None if sweep is None else " ".join(sweep), against, backend(on, workers))

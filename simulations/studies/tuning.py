@@ -251,6 +251,8 @@ def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
             raise ConfigError(f"--over: {key} cannot be tuned")
         if key not in flat:
             raise ConfigError(f"--over: {unknown('config key', key, flat)}")
+        for value in getattr(space[key], "choices", None) or (space[key].low, space[key].high):
+            RunConfig.from_flat({**base, key: value})
     return flat
 
 
