@@ -32,7 +32,7 @@ def read_node_keys(path: Path) -> dict[int, str]:
             raise ConfigError(f"{path}: '{name}' is not a client number, or is listed twice")
         key = canonical(text)
         if key is None or key in keys:
-            raise ConfigError(f"{path}: client {number} has no public key in OpenSSH's format, or another's")
+            raise ConfigError(f"{path}: client {number} has no public key in OpenSSH's format, or another client's")
         listed[number] = text
         keys.add(key)
     return listed

@@ -361,7 +361,7 @@ class Recipe(_Varied):
         asked = max([shown, *map(first_client, (*self.keys, *self.figure.drawn))])
         if all(clients) and asked >= max(clients):
             raise ValueError(
-                f"no run has a client {asked}, which a measure or the figure is of: there are 0 to {max(clients) - 1}"
+                f"no run has a client {asked}, used by a measure or the figure: there are 0 to {max(clients) - 1}"
             )
         return self
 
