@@ -189,12 +189,14 @@ class RunFolder(RoundCallback):
         """Restore the folder to its state at a checkpoint, with the config of this process.
 
         Rounds after the checkpoint are removed. A file that does not match the checkpoint is renamed to
-        ``rounds.damaged.jsonl``.
+        ``rounds.damaged.jsonl``, or to a name with a number if there is one.
         """
         self.begun = begun
         with self.writing():
             self._write_settings()
             if self._kept is None and self._path.is_file():
-                self._path.replace(self._path.with_name("rounds.damaged.jsonl"))
+                names = ("rounds.damaged.jsonl", *(f"rounds.damaged-{number}.jsonl" for number in range(2, 1000)))
+                free = (path for name in names if not (path := self._path.with_name(name)).exists())
+                self._path.replace(next(free))
             replace_file(self._path, self._kept or b"")
         self.ledger.rounds = read_rounds(self.folder)

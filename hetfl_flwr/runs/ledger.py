@@ -158,15 +158,13 @@ class Ledger:
     def clients(self) -> Iterator[ClientRecord]:
         """Yield the entries of ``clients.json``, by client id."""
         names = distinct({client: member.name for client, member in self._members.items()})
-        nothing, latest = Traffic(), dict[int, Round]()
-        for entry in self.rounds:
-            if self._carries and entry.accuracy is not None:
-                latest |= {int(client): entry for client, own in entry.clients.items() if "accuracy" in own}
+        nothing = Traffic()
         for client, member in sorted(self._members.items()):
             yield client_of(
-                [*self.rounds[:1], latest[client]] if client in latest else self.rounds,
+                self.rounds,
                 client,
                 member.class_names,
+                carries=self._carries,
                 name=names[client] or None,
                 model=member.model,
                 dataset=member.dataset,

@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Annotated, Any, NotRequired, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     FiniteFloat,
@@ -73,6 +74,8 @@ Epsilon = Annotated[
 ]
 """May be infinite, which the file spells as the string ``Infinity``."""
 Client = Annotated[int, Field(ge=0, lt=10**9)]
+Text = Annotated[str, AfterValidator(printable)]
+"""A text without control characters, which the file may hold."""
 ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 """A client id as a JSON key."""
 
@@ -154,8 +157,8 @@ class ClientRecord(TypedDict):
 
     partition: Client
     name: str | None
-    model: str | None
-    dataset: str | None
+    model: Text | None
+    dataset: Text | None
     owners: Count | None
     parameters: Count | None
     train: Count | None
@@ -211,12 +214,12 @@ class Summary(TypedDict):
     clients' data that can distort the results, one line each, such as a column that one client names differently.
     """
 
-    algorithm: str
-    dataset: str
+    algorithm: Text
+    dataset: Text
     clients: Count
     rounds: Count
     seed: Count
-    engine: str | None
+    engine: Text | None
     accuracy: Fraction | None
     acc: Fraction | None
     bwt: Fraction | None
@@ -285,12 +288,18 @@ def summary_of(rounds: Sequence[Round], clients: Iterable[ClientRecord], /, **kn
     return cast(Summary, ordered)
 
 
-def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /, **known: Any) -> ClientRecord:
+def client_of(
+    rounds: Sequence[Round], client: int, names: Sequence[str] = (), /, *, carries: bool = False, **known: Any
+) -> ClientRecord:
     """Return a client's `ClientRecord` from the rounds and other known values; all other entries are None.
 
-    `names` are the client's class names, as in `named_classes`.
+    `names` are the client's class names, as in `named_classes`. Its last metrics are those of the last evaluated round
+    or, if metrics of earlier rounds stay valid (`carries`), of the last round that has its accuracy.
     """
     first, last = next((entry for entry in rounds if not entry.round), None), last_evaluated(rounds)
+    if carries:
+        own = (entry for entry in reversed(rounds) if "accuracy" in entry.clients.get(str(client), {}))
+        last = next((entry for entry in own if entry.accuracy is not None), last)
     before, after = (entry.clients.get(str(client), {}) if entry else {} for entry in (first, last))
     found: Any = {
         **dict.fromkeys(ClientRecord.__annotations__),

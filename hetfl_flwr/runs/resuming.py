@@ -122,6 +122,7 @@ class Resumption(NamedTuple):
         if before and (said := changed(before[-1], now)):
             warn(f"versions differ from those of the original run, so results may not be bit-identical: {said}")
         results.ledger.versions = [*(one for one in before if one != now), now]
+        results.write()  # a summary of rounds that were removed would be wrong
         for loss in self.losses:
             warn(loss)
 

@@ -316,10 +316,12 @@ def _unlike(
     others = [one for digests, one in groups.items() if one is not usual and not (related and most.isdisjoint(digests))]
     if not others:
         return ""
+    others.sort(key=lambda group: -len(most.symmetric_difference(named(group[0])[0])))
     plural = {"class": "classes", "column": "columns"}[kind]
     differing = _differences(plural, named, others[0], usual)
     more = sum(map(len, others[1:]))
-    return f"clients have different {plural}: {differing}{f' (and {more} more clients differ)' * bool(more)}: {way_out}"
+    rest = "" if not more else " (and 1 more client differs)" if more == 1 else f" (and {more} more clients differ)"
+    return f"clients have different {plural}: {differing}{rest}: {way_out}"
 
 
 def _differences(

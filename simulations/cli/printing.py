@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hetfl_flwr.text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ def show_run(folder: Path) -> None:
 
     finished = load_run(folder)
     print_tables(client_table(finished.name, finished.clients, MAX_CLIENTS), summary_table(finished))
-    typer.echo(f"results: {folder}")
+    typer.echo(f"results: {printable(str(folder))}")
 
 
 def print_tables(*tables: Any) -> None:

@@ -85,7 +85,9 @@ class Predictions:
     def write(self, file: IO[str]) -> None:
         """Write csv with the columns row or file, ids if there are any, class and score."""
         lines = csv.writer(file, lineterminator="\n")
-        header = [self.unit, *(name for name, _ in self.ids), "class", "score"]
+        own = (self.unit, "class", "score")
+        ids = (f"{name} (input)" if name in own else name for name, _ in self.ids)
+        header = [self.unit, *ids, "class", "score"]
         scores = (f"{score:.4f}" for score in self.scores)
         rows = zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True)
         lines.writerows(map(as_cell, row) for row in (header, *rows))

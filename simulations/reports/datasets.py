@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.data.reading import comma_list, parse_data_sets
+from hetfl_flwr.text import printable
 from simulations.reports.runs import Run
 
 
@@ -28,7 +29,8 @@ def short_names(datasets: Iterable[str]) -> dict[str, str]:
 
     def shortened(name: str) -> str:
         parts = parse_data_sets(name)
-        return comma_list(f"./{part.removeprefix(above)}" if part.startswith("/") else part for part in parts)
+        short = (f"./{part.removeprefix(above)}" if part.startswith("/") else part for part in parts)
+        return printable(comma_list(short))
 
     return {dataset: shortened(name) for dataset, name in called.items()}
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -33,6 +34,7 @@ from hetfl_flwr.runs.record import (
     read_summary,
     summary_of,
 )
+from hetfl_flwr.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,15 +118,20 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
     if summary and (differs := _mismatch(summary, config, None if damage else rounds, clients)):
         remedy = f"restore this run's own files, or delete {SUMMARY_FILE} and {CLIENTS_FILE} to read it from its rounds"
         raise RunFolderError(f"{folder}: files of two runs, or lines are missing: {differs} differ; {remedy}")
+    carries = config.get(f"{config['algorithm']}.mode") == "async"
     if clients is None:
-        clients = [client_of(rounds, client) for client in {client for _, client, _ in client_scores(rounds)}]
+        there = {client for _, client, _ in client_scores(rounds)}
+        clients = [client_of(rounds, client, carries=carries) for client in there]
     clients.sort(key=lambda client: client["partition"])
     for line in damage:
         on_damage(line)
     behind = summary if summary and rounds and summary["rounds"] < rounds[-1].round else None
     if behind:  # the run is active, or was killed after its last checkpoint
-        clients = [client | _known(client_of(rounds, client["partition"])) for client in clients]  # type: ignore[misc]
+        clients = [_since(client, client_of(rounds, client["partition"], carries=carries)) for client in clients]
     if summary is None or behind:
+        epsilon = inf if config.get("noise-multiplier") else None  # uploads after the last checkpoint are not counted
+        for client in clients:
+            client["epsilon"] = epsilon
         accuracies = {client["partition"]: client["accuracy"] for client in clients}
         count = int(config.get("clients", 0)) or len(clients)
         summary = summary_of(
@@ -136,10 +143,11 @@ def load_run(folder: Path, on_damage: Callable[[str], object] = warn) -> Run:
             rounds=rounds[-1].round if rounds else 0,
             seed=config["seed"],
             accuracy_per_client=[accuracies.get(client) for client in range(count)],
+            epsilon=epsilon,
             versions={},
         )
         summary = behind | _known(summary) if behind else summary  # type: ignore[assignment]
-    return Run(folder, folder.resolve().name, config, rounds, summary, clients, "".join(damage))
+    return Run(folder, printable(folder.resolve().name), config, rounds, summary, clients, "".join(damage))
 
 
 def _mismatch(
@@ -153,15 +161,23 @@ def _mismatch(
     Sums of floats are not compared: their last digits depend on the version of Python.
     """
     entries: list[tuple[str, Any, str]] = [(key, config[key], CONFIG_FILE) for key in ("algorithm", "seed")]
+    entries.append(("rounds", min(summary["rounds"], int(config["rounds"])), CONFIG_FILE))
     if rounds is not None:
         until = [one for one in rounds if one.round <= summary["rounds"]]
         figures = figures_of(until)
+        entries.append(("rounds", len(until) + len(summary.get("lost_rounds", [])) - 1, ROUNDS_FILE))
         entries += [(key, figures[key], ROUNDS_FILE) for key in figures if key not in ("seconds", "costs")]
         if clients is not None and len(until) == len(rounds):  # else the clients can be of a later checkpoint
-            accuracies = [client["accuracy"] for client in clients]
-            entries.append(("accuracy_per_client", accuracies, CLIENTS_FILE))
+            entries.append(("clients", len(clients), CLIENTS_FILE))
+            entries.append(("accuracy_per_client", [client["accuracy"] for client in clients], CLIENTS_FILE))
     differing = ((key, file) for key, value, file in entries if summary.get(key, value) != value)
     return next((f"{key} in {SUMMARY_FILE} and in {file}" for key, file in differing), "")
+
+
+def _since(client: ClientRecord, newer: ClientRecord) -> ClientRecord:
+    """Return a client of a checkpoint with its metrics since then; its uploads and bytes since then are not known."""
+    unknown = dict.fromkeys(("uploads", "bytes_up", "bytes_down"))
+    return client | _known(newer) | unknown  # type: ignore[return-value]
 
 
 def _known(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,7 +362,7 @@ def _label(run: Run, others: Sequence[Run]) -> str:
     own, peers = _settings(run), [_settings(other) for other in others if method_of(other) == method_of(run)]
     differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
     options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
-    return f"{method_of(run)} ({options})" if options else method_of(run)
+    return printable(f"{method_of(run)} ({options})" if options else method_of(run))
 
 
 def _place(group: Sequence[Run], homes: Sequence[Path]) -> str:

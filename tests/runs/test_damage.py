@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fixtures.federations.grids import Meddled, Watched
 from fixtures.folders.reached import clients_of, server_state, summary_of
 
+from hetfl_flwr import RoundCallback
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
@@ -379,6 +380,30 @@ def repacked(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         values, arrays, _ = read_blob(path, KNOWLEDGE)
         change(values)
         path.write_bytes(pack(KNOWLEDGE, values, arrays))
+
+
+class Reads(RoundCallback):
+    """Reads the run folder before the first round after a resume, as `hetfl watch` may at any time."""
+
+    found: ClassVar[list[int]] = []
+
+    def begin(self, run):
+        self.found.append(load_run(run.folder).summary["rounds"])
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_has_a_summary_of_that_round(folder):
+    shutil.rmtree(folder / "checkpoint" / "round-4")
+    go_on(folder, accept_loss=True, callbacks=f"{__name__}:Reads")
+    assert Reads.found == [2]
+    assert load_run(folder).summary["rounds"] == 5
+
+
+def test_rounds_that_were_put_aside_are_not_overwritten(folder):
+    for number, name in enumerate(("rounds.damaged.jsonl", "rounds.damaged-2.jsonl"), start=5):
+        flipped(folder / "rounds.jsonl")
+        before = (folder / "rounds.jsonl").read_bytes()
+        go_on(folder, rounds=number, accept_loss=True)
+        assert (folder / name).read_bytes() == before
 
 
 def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_both(folder, capsys):

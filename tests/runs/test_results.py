@@ -516,3 +516,21 @@ def test_a_run_that_was_killed_is_read_by_its_rounds_and_not_by_an_older_summary
     assert {key: found.summary[key] for key in old} == {key: whole.summary[key] for key in old}
     assert [one["accuracy"] for one in found.clients] == [one["accuracy"] for one in whole.clients]
     assert [one["model"] for one in found.clients] == [one["model"] for one in whole.clients]
+
+
+def test_a_run_that_was_killed_has_each_client_s_last_accuracy_and_no_epsilon(make_config, run_federation):
+    """Asynchronous, with noise: clients finish in different rounds, and later uploads are not counted."""
+    noise = {"fedhe.mode": "async", "noise_multiplier": 20.0, "clipping_norm": 1.0, "client_seconds": "1,2"}
+    folder = run_federation(make_config(clients=2, rounds=4, **noise))
+    whole = load_run(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    old = {"rounds": 1, **figures_of(whole.rounds[:2]), "epsilon": 0.1}
+    (folder / "summary.json").write_text(json.dumps(summary | old))
+    for remove in (False, True):
+        if remove:
+            (folder / "summary.json").unlink()
+            (folder / "clients.json").unlink()
+        found = load_run(folder)
+        assert [one["accuracy"] for one in found.clients] == [one["accuracy"] for one in whole.clients]
+        assert found.summary["epsilon"] == float("inf")
+        assert [(one["uploads"], one["epsilon"]) for one in found.clients] == [(None, float("inf"))] * 2

@@ -448,7 +448,9 @@ def load(name: str) -> Recipe:
     """
     path = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
     if not path.exists():
-        raise ConfigError(unknown("table or figure", name, names()))
+        raise ConfigError(
+            unknown("table or figure", name, names()) if path.parent == TABLES else f"{name!r} does not exist"
+        )
     try:
         return Recipe.model_validate(_completed(load_toml(path)))
     except ValidationError as error:
