@@ -62,7 +62,12 @@ def test_on_a_node_they_stay_in_its_own_log(tmp_path, make_config, make_node, ca
         (
             (("age", "ward=ER"), ("age", "ward=ER", "ward=ICU", "ward=OP"), ("age",)),
             True,
-            ["column 'ward' has other values at client 1 than at client 0 (and 1 more clients differ): "],
+            ["column 'ward' has other values at client 1 than at client 0 (and 1 more client differs): "],
+        ),
+        (
+            (("age", "crp"), ("age", "crp"), ("crp", "age"), ("age", "crp_")),
+            True,
+            ["client 3 has 'crp_', which clients 0, 1 lack; ", "(and 1 more client differs): "],
         ),
     ],
 )
