@@ -26,7 +26,7 @@ def test_the_three_lines_that_it_says_hold(tmp_path):
     done = say(tmp_path, "hetfl new my_method")
     assert (done.returncode, done.stderr) == (0, "")
     written, run, test = (line.partition(":")[2].strip() for line in done.stdout.splitlines())
-    assert written.startswith("my_method (")
+    assert written.startswith("strategy.py (server")
     files = {"__init__.py", "strategy.py", "client.py", "test_my_method.py"}
     assert {path.name for path in (tmp_path / "my_method").iterdir()} == files
     ran = say(tmp_path, f"{run} --set algorithm-options=weight=0.5 --out out")
