@@ -20,6 +20,7 @@ from simulations.studies.reproduce.page import (
     differences_as_markdown,
     lessened,
     markdown,
+    merged,
     publish,
     ranks_as_markdown,
 )
@@ -215,7 +216,7 @@ def _report(
     made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(cells) * task.seeds} runs"
     versions = environments(one.versions for one in records)
     gaps = differences_as_markdown(recipe, figures, last_rise(recipe, cells, records))
-    more = [gaps, tuning, ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
+    more = [gaps, tuning, ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked)]
     page = markdown(recipe, figures, "; ".join([made, *versions]), less, more)
     console.print(Markdown(page))
     folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ LEVEL = 0.95
 """Confidence level of intervals."""
 
 LEAST = 3
-"""Minimum number of seeds for an interval, and of rows and blocks for Friedman's test.
+"""Minimum number of seeds for an interval, and of rows and columns for Friedman's test.
 
 With two seeds, Student's t would be 12.7 standard errors to either side.
 """
@@ -207,36 +207,33 @@ def last_rise(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows by mean rank over blocks, each of which is a column with a seed: 1 is best, equal figures share a rank.
+    """Rows by mean rank over columns, the data sets of Friedman's test: 1 is best, equal figures share a rank.
 
     Parameters
     ----------
     ranks : dict of str to float
         By row, the best first.
     columns : list of str
-        The columns of the blocks.
-    blocks : int
-        Number of blocks.
+        The columns that count.
     critical : float
         Mean ranks that differ by less are not significantly different at the 5 % level (Nemenyi).
     p : float
         The p-value of Friedman's test that all rows are equal.
     left_out : list of str
-        Rows that lack some of the blocks.
+        Rows that lack some of the columns or of their seeds.
     """
 
     ranks: dict[str, float]
     columns: list[str]
-    blocks: int
     critical: float
     p: float
     left_out: list[str]
 
 
 def ranking(found: Sequence[Entry], measure: str) -> Ranking | None:
-    """Rank rows by a measure, higher being better; None with too few rows or blocks.
+    """Rank rows by a measure's mean over seeds, higher being better; None with too few rows or columns.
 
-    A block is a column with a seed that at least half of the rows have.
+    A column with a seed counts if at least half of the rows have it.
     """
     ours = [one for one in found if one.measure == measure and one.ours]
     columns = list(dict.fromkeys(one.cell.column for one in ours))
@@ -246,16 +243,16 @@ def ranking(found: Sequence[Entry], measure: str) -> Ranking | None:
         by_row.setdefault(one.cell.row, {}).update(here)
     values = pd.DataFrame(by_row).sort_index()
     whole = values[2 * values.count(axis=1) >= len(by_row)].dropna(axis=1)
-    blocks, rows = whole.shape
+    averages = whole.groupby(level=0).mean()
+    blocks, rows = averages.shape
     if rows < LEAST or blocks < LEAST:
         return None
-    means = whole.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
+    means = averages.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
     spread = studentized_range.ppf(LEVEL, rows, inf) / sqrt(2)
     return Ranking(
         ranks={row: float(mean) for row, mean in means.items()},
-        columns=list(dict.fromkeys(columns[at] for at, _ in whole.index)),
-        blocks=blocks,
+        columns=[columns[at] for at in averages.index],
         critical=float(spread * sqrt(rows * (rows + 1) / (6 * blocks))),
-        p=float(friedmanchisquare(*whole.to_numpy().T).pvalue),
+        p=float(friedmanchisquare(*averages.to_numpy().T).pvalue),
         left_out=[row for row in by_row if row not in whole],
     )

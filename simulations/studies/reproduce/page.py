@@ -135,9 +135,9 @@ def ranks_as_markdown(found: Ranking | None, measure: str) -> str:
         return ""
     left = f" Left out, since they lack some of these: {'; '.join(found.left_out)}." if found.left_out else ""
     return (
-        f"**Ranks** by {measure} in {found.blocks} blocks, each a column ({'; '.join(found.columns)}) with a seed: "
+        f"**Ranks** by {measure}, mean over seeds, in {len(found.columns)} columns ({'; '.join(found.columns)}): "
         f"two rows less than {found.critical:.2f} apart are not told apart (Nemenyi, 5 %; Friedman's p = "
-        f"{found.p:.2g}). They speak of other seeds of these columns, not of other data.{left}\n\n"
+        f"{found.p:.2g}).{left}\n\n"
         + as_markdown(["row", "mean rank"], [[row, f"{rank:.2f}"] for row, rank in found.ranks.items()])
     )
 

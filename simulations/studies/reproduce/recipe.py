@@ -271,7 +271,7 @@ class Recipe(_Varied):
     tuned : int
         Number of trials for each cell, which get a tuned counterpart in the row "NAME, tuned". 0: none.
     ranked : str
-        The measure by which rows are ranked over all columns and seeds, higher being better. Empty: none.
+        The measure by which rows, tuned where they can be, are ranked over all columns. Empty: none.
     measures : mapping
         By name in the paper; a text is the key of a share.
     figure : Figures
