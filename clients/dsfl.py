@@ -4,7 +4,8 @@ Itahara, Nishio, Koda, Morikura and Yamamoto, "Distillation-Based Semi-Supervise
 Communication-Efficient Collaborative Training With Non-IID Private Data", IEEE Transactions on Mobile Computing 2023.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -34,7 +35,10 @@ class DSFLClient(AnswersClient):
         Passes over the digested rows in a round, 0 or more. 0 is local training.
     """
 
-    tuned = ""  # its numeric option sets the sharpening, which is off by default
+    @classmethod
+    def tuned(cls, options: Mapping[str, Any]) -> str:
+        """Return "temperature" if scores are sharpened, else none."""
+        return "temperature" if options.get("dsfl.aggregation") == "era" else ""
 
     def __init__(self, node: Node, *, digest_epochs: Annotated[int, Field(ge=0)] = 1) -> None:
         super().__init__(node, digest_epochs=digest_epochs, answers="softmax")

@@ -4,6 +4,7 @@ Wu et al., "Communication-efficient federated learning via knowledge distillatio
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -62,7 +63,10 @@ class FedKDClient(MutualClient):
         The client's node; the others as in `strategies.fedkd.FedKD`.
     """
 
-    tuned = ""  # its numeric options set the compression
+    @classmethod
+    def tuned(cls, options: Mapping[str, Any]) -> str:
+        """Return none: its numeric options set the compression."""
+        return ""
 
     def __init__(
         self, node: Node, *, mentee: ModelName = AUTO, energy_start: Energy = 0.95, energy_end: Energy = 0.98

@@ -61,9 +61,6 @@ class KnowledgeClient(NumPyClient, ABC):
     fine_tunes : bool
         Class attribute: whether `assess` measures the server's model, so that with ``fine-tune-epochs`` a copy of it is
         trained and measured. Default: False.
-    tuned : str or None
-        Class attribute: the option that ``hetfl tune`` varies in addition to the learning rate; empty: none. Default:
-        None, the first option that is a fraction or a factor.
 
     Raises
     ------
@@ -75,7 +72,19 @@ class KnowledgeClient(NumPyClient, ABC):
     starts_alike = False
     has_distillation_term = False
     fine_tunes = False
-    tuned: str | None = None
+
+    @classmethod
+    def tuned(cls, options: Mapping[str, Any]) -> str | None:
+        """Return the option that ``hetfl tune`` varies in addition to the learning rate; empty: none.
+
+        Default: None, the first option that is a fraction or a factor.
+
+        Parameters
+        ----------
+        options : mapping
+            The options that the run config sets, by their whole key, as "NAME.OPTION".
+        """
+        return None
 
     def __init__(self, node: Node) -> None:
         if node.config.keep_best and len(node.data.train) and not len(node.data.validation):

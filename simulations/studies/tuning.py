@@ -42,7 +42,11 @@ DIGITS = 3
 """Significant digits of tried values."""
 
 BATCH = 5
-"""Trials that are proposed at a time, whatever the number of workers; the first batch is random."""
+"""Trials that are proposed at a time, whatever the number of workers.
+
+The first batch is random, each key with its own stream, so that methods with and without a weight of their own try the
+same learning rates.
+"""
 
 ATTEMPTS = 20
 """Maximum number of requests for other values when all proposed ones have been tried."""
@@ -132,12 +136,12 @@ def _between(low: float, high: float) -> Distribution:
 def usual_space(config: RunConfig) -> dict[str, Distribution]:
     """Return the default space: the learning rate and the method's main weight.
 
-    The main weight is the option that the client side names in ``tuned``; if it names none, the first option of the
+    The main weight is the option that the client side's ``tuned`` returns; if it returns None, the first option of the
     client side, then of the server side, that is a fraction or a factor above 0 by default. A method may have none.
     """
     space = {LEARNING_RATE: _around(config.learning_rate, 0.0, inf)}
     algorithm = chosen(config)
-    named = getattr(algorithm.client, "tuned", None)
+    named = algorithm.client.tuned(config.options)
     for side in (algorithm.client, algorithm.strategy):
         for name, (default, low, high) in _weights(side).items():
             key = f"{config.algorithm}.{name}"
@@ -205,10 +209,15 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
     study = optuna.create_study(
         direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=BATCH)
     )
+    samplers = {key: optuna.samplers.RandomSampler(seed=at) for at, key in enumerate(space)}
     first = {key: flat[key] for key in space}
     left = [first] if all(_holds(one, flat[key]) for key, one in space.items()) else []
     if left:
         study.enqueue_trial(first)
+    for _ in range(BATCH - len(left)):
+        study.enqueue_trial(
+            {key: samplers[key].sample_independent(study, None, key, one) for key, one in space.items()}
+        )
     done, reasons = list[Trial](), list[str]()
     while True:
         asked = list[tuple[Any, dict[str, Value], list[Job]]]()

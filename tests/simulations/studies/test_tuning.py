@@ -17,6 +17,7 @@ from simulations.studies.tuning import (
     Trial,
     Tuning,
     parse_space,
+    search,
     tune,
     tuning_table,
     usual_space,
@@ -75,6 +76,23 @@ def test_the_usual_space_is_the_learning_rate_and_the_first_weight(algorithm, ow
     assert list(space) == ["learning-rate", *own]
     for key, one in {"learning-rate": Between(0.001, 0.9), **own}.items():
         assert (space[key].low, space[key].high) == pytest.approx((one.low, one.high), rel=0.01)
+
+
+@pytest.mark.parametrize(("aggregation", "own"), [("mean", []), ("era", ["dsfl.temperature"])])
+def test_the_temperature_of_dsfl_is_tuned_where_it_sharpens(aggregation, own):
+    space = usual_space(RunConfig.from_flat({"algorithm": "dsfl", "dsfl.aggregation": aggregation}))
+    assert list(space) == ["learning-rate", *own]
+
+
+def test_methods_with_and_without_a_weight_try_the_same_learning_rates(tmp_path):
+    """So that a method is not below training alone because training alone alone was given a larger rate."""
+    rates = {}
+    for algorithm in ("local", "fedhe"):
+        base = {"algorithm": algorithm, "validation-fraction": 0.1}
+        proposed = next(search(base, usual_space(RunConfig.from_flat(base)), tmp_path / algorithm, 5))
+        rates[algorithm] = [job.settings["learning-rate"] for [job] in proposed]
+    assert rates["fedhe"] == rates["local"]
+    assert len({*rates["local"]}) == 5
 
 
 @pytest.mark.slow
