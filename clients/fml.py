@@ -4,8 +4,9 @@ Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from clients.base_mutual import MutualClient
@@ -22,6 +23,8 @@ from hetfl_flwr import (
     state_arrays,
     whole_state,
 )
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class FMLClient(MutualClient):
@@ -65,8 +68,8 @@ class FMLClient(MutualClient):
         *,
         meme: ModelName = AUTO,
         share: Literal["model", "body"] = "model",
-        alpha: float | str = 0.5,
-        beta: float | str = 0.5,
+        alpha: Share | str = 0.5,
+        beta: Share | str = 0.5,
     ) -> None:
         super().__init__(node, "fml.meme", meme)
         self.share = share

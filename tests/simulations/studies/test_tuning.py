@@ -66,7 +66,7 @@ def test_what_is_to_be_tried_is_read():
     [
         ("fedhe", {"fedhe.alpha": Between(1 / 30, 30.0)}),
         ("fedprox", {"fedprox.mu": Between(0.01 / 30, 0.3)}),
-        ("fml", {"fml.alpha": Between(0.5 / 30, 15.0)}),
+        ("fml", {"fml.alpha": Between(0.5 / 30, 1.0)}),
         ("local", {}),
         ("fedavg", {}),
     ],
