@@ -165,13 +165,13 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, refusal, base, space, said):
 
 @pytest.mark.slow
 def test_settings_that_a_method_refuses_are_a_trial_that_failed(tmp_path, refusal):
-    """FML's alpha is at most 1, which its constructor says and no type."""
-    space = {"fml.alpha": Among((0.5, 2.0))}
-    found = tuned(tmp_path, space, trials=5, base={"algorithm": "fml"})
+    """The last alpha of FML's is at most 1, which its constructor says and no type."""
+    space = {"fml.alpha": Among(("0.5", "0.5:2"))}
+    found = tuned(tmp_path, space, trials=5, base={"algorithm": "fml", "fml.alpha": "0.5"})
     known = {one.values["fml.alpha"]: one.validation for one in found.trials}
-    assert known[0.5] == found.best.validation is not None
-    assert known.get(2.0) is None
-    alone = {"fml.alpha": Among((2.0,))}
+    assert known["0.5"] == found.best.validation is not None
+    assert known.get("0.5:2") is None
+    alone = {"fml.alpha": Among(("0.5:2",))}
     assert "alpha" in refusal(HetflError, tuned, tmp_path / "no", alone, base={"algorithm": "fml"})
 
 
