@@ -3,7 +3,7 @@
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from math import sqrt
@@ -69,11 +69,6 @@ class AligningClient(KnowledgeClient):
     """
 
     has_distillation_term = True
-
-    @classmethod
-    def tuned(cls, options: Mapping[str, Any]) -> str:
-        """Return the weight of the alignment."""
-        return "eta0"
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from hetfl_flwr import (
     whole_state,
 )
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class FMLClient(MutualClient):
@@ -68,8 +68,8 @@ class FMLClient(MutualClient):
         *,
         meme: ModelName = AUTO,
         share: Literal["model", "body"] = "model",
-        alpha: Share | str = 0.5,
-        beta: Share | str = 0.5,
+        alpha: Fraction | str = 0.5,
+        beta: Fraction | str = 0.5,
     ) -> None:
         super().__init__(node, "fml.meme", meme)
         self.share = share
