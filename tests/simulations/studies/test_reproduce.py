@@ -88,13 +88,20 @@ def test_every_recipe_of_the_papers_is_right(name):
     assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
 
 
-@pytest.mark.parametrize("name", ["har-table", "leaderboard"])
-def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("har-table", {}),
+        ("leaderboard", {}),
+        ("which-method", {"only": ["digits", "breast-cancer", "adult"], "seeds": 5}),  # tuned, with ranks
+    ],
+)
+def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatch, name, asked):
     monkeypatch.setattr(command, "draw", lambda *_: None)
     copytree(RESULTS, tmp_path / "results")
     page = tmp_path / "results" / f"{name}.md"
     page.unlink()
-    options = Options(tmp_path / "out", results=tmp_path / "results", report_only=True)
+    options = Options(tmp_path / "out", results=tmp_path / "results", report_only=True, **asked)
     reproduce([name], options, Console(file=StringIO()))
     assert page.read_text() == (RESULTS / page.name).read_text()
 
