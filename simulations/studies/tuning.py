@@ -1,8 +1,9 @@
 """Tuning: search for the best settings of a method, by validation accuracy alone.
 
-Values are proposed by Optuna's tree-structured Parzen estimator. The first trial has the current values, if they are in
-the space, so that tuning finds nothing worse by its own measure. Proposals depend only on the results so far, so a
-stopped search can continue from the run folders. Test samples are not used.
+`search` tries values that Optuna's tree-structured Parzen estimator proposes, `search_in_turn` multiples of one key
+after the other. The first trial has the current values, if they are in the space, so that tuning finds nothing worse by
+its own measure. Proposals depend only on the results so far, so a stopped search can continue from the run folders.
+Test samples are not used.
 """
 
 import json
@@ -139,7 +140,12 @@ def usual_space(config: RunConfig) -> dict[str, Distribution]:
     The main weight is the option that the client side's ``tuned`` returns; if it returns None, the first option of the
     client side, then of the server side, that is a fraction or a factor above 0 by default. A method may have none.
     """
-    space = {LEARNING_RATE: _around(config.learning_rate, 0.0, inf)}
+    return {key: _between(*_around(*one)) for key, one in _usual(config).items()}
+
+
+def _usual(config: RunConfig) -> dict[str, tuple[float, float, float]]:
+    """Return the value, the smallest and the largest one of the learning rate and of the main weight, by key."""
+    rate = {LEARNING_RATE: (config.learning_rate, 0.0, inf)}
     algorithm = chosen(config)
     named = algorithm.client.tuned(config.options)
     for side in (algorithm.client, algorithm.strategy):
@@ -147,8 +153,8 @@ def usual_space(config: RunConfig) -> dict[str, Distribution]:
             key = f"{config.algorithm}.{name}"
             value = config.options.get(key, default)
             if named in (None, name.replace("-", "_")) and isinstance(value, int | float) and value > 0:
-                return space | {key: _around(float(value), low, high)}
-    return space
+                return rate | {key: (float(value), low, high)}
+    return rate
 
 
 def _weights(side: type[Any]) -> dict[str, tuple[float, float, float]]:
@@ -165,8 +171,8 @@ def _weights(side: type[Any]) -> dict[str, tuple[float, float, float]]:
     return found
 
 
-def _around(value: float, low: float, high: float) -> Distribution:
-    return _between(max(_shortened(value / WIDE), low), min(_shortened(value * WIDE), high))
+def _around(value: float, low: float, high: float) -> tuple[float, float]:
+    return max(_shortened(value / WIDE), low), min(_shortened(value * WIDE), high)
 
 
 def _shortened(value: float) -> float:
@@ -239,6 +245,36 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
             reasons += [failed[job.folder] for job in several if job.folder in failed]
             done.append(one := _judged(values, several, failed))
             study.tell(trial, -1.0 if one.validation is None else one.validation)
+    return _written(base, done, reasons, out, seeds)
+
+
+def search_in_turn(
+    base: Mapping[str, Value], factors: Sequence[float], out: Path, seeds: Sequence[int] = (0,)
+) -> Search:
+    """Multiply the learning rate by each factor, then the method's main weight at the best rate (see `usual_space`).
+
+    All methods try the same learning rates, with the weight in `base`. Raises and writes what `search` does.
+    """
+    spans = _usual(_judgeable(base))
+    values: dict[str, Value] = {key: value for key, (value, _, _) in spans.items()}
+    done, reasons = list[Trial](), list[str]()
+    for key, (value, low, high) in spans.items():
+        near = [values, *({**values, key: min(max(_shortened(value * one), low), high)} for one in factors)]
+        left = [one for at, one in enumerate(near) if one not in [*near[:at], *(known.values for known in done)]]
+        asked = [
+            jobs({**base, **one}, {key: [new] for key, new in one.items()} | {"seed": [*seeds]}, out) for one in left
+        ]
+        failed = yield asked
+        reasons += [failed[job.folder] for several in asked for job in several if job.folder in failed]
+        done += [_judged(one, several, failed) for one, several in zip(left, asked, strict=True)]
+        values = Tuning(tuple(done)).best.values
+    return _written(base, done, reasons, out, seeds)
+
+
+def _written(
+    base: Mapping[str, Value], done: Sequence[Trial], reasons: Sequence[str], out: Path, seeds: Sequence[int]
+) -> Tuning:
+    """Return finished trials, after writing them and the best settings."""
     found = Tuning(tuple(done))
     if found.best.validation is None:
         raise HetflError(f"no trial has finished: {next(iter(reasons), 'nothing was found')}")
@@ -249,12 +285,17 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
     return found
 
 
-def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
-    """Return all config keys with their values, after checking that those of a space can be tuned."""
+def _judgeable(base: Mapping[str, Value]) -> RunConfig:
+    """Return a config, after checking that there are validation samples."""
     config = resolve(RunConfig.from_flat(dict(base)))
     if config.validation_fraction == 0:
         raise ConfigError("validation-fraction = 0: settings are judged by validation samples: set it above 0")
-    flat = config.to_flat()
+    return config
+
+
+def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
+    """Return all config keys with their values, after checking that those of a space can be tuned."""
+    flat = _judgeable(base).to_flat()
     for key in space:
         if key in UNTUNED:
             raise ConfigError(f"--over: {key} cannot be tuned")

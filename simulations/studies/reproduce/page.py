@@ -61,12 +61,12 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
 
 def merged(found: Sequence[Entry]) -> list[Entry]:
     """Return a column's figures with one row per method: its tuned figures, and its gain without tuning."""
-    tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.trials and one.ours}
+    tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors and one.ours}
     gains = {one.cell.row: one for one in found if one.measure == GAIN}
     left = list[Entry]()
     for one in found:
-        row = one.cell.row.removesuffix(TUNED) if one.cell.trials else one.cell.row
-        if row in tuned and one.cell.trials:
+        row = one.cell.row.removesuffix(TUNED) if one.cell.factors else one.cell.row
+        if row in tuned and one.cell.factors:
             named = one.cell.model_copy(update={"row": row})
             if one.measure == GAIN and row in gains:
                 left.append(replace(gains[row], measure=UNTUNED))

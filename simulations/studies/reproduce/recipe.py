@@ -31,11 +31,11 @@ TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 TUNED = ", tuned"
 """What the name of a tuned row ends in."""
 
-MAX_SEEDS, MAX_TRIALS = 1000, 10_000
-"""Maximum number of seeds, and of trials for a cell."""
+MAX_SEEDS = 1000
+"""Maximum number of seeds."""
 
-QUICK_TRIALS = 2
-"""Maximum number of trials in the quick variant."""
+QUICK_FACTORS = 2
+"""Maximum number of factors that tuning tries in the quick variant."""
 
 SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick", "columns")
 """Keys that a recipe inherits from the recipe whose runs it shares, unless it sets them."""
@@ -210,7 +210,7 @@ class TableRow(_Varied):
 class Cell(_Part):
     """One row in one column: its settings, the paper's figures, and its baseline.
 
-    ``trials`` is the number of settings to try before it is run; 0: it is not tuned.
+    ``factors`` are tried to tune it before it is run; without them, it is not tuned.
     """
 
     row: str
@@ -218,7 +218,7 @@ class Cell(_Part):
     settings: dict[str, Value]
     paper: dict[str, float]
     against: str = ""
-    trials: int = 0
+    factors: tuple[float, ...] = ()
 
     @property
     def tuned(self) -> "Cell":
@@ -268,8 +268,9 @@ class Recipe(_Varied):
         Number of seeds, from 0.
     against : str
         The default baseline of the rows.
-    tuned : int
-        Number of trials for each cell, which get a tuned counterpart in the row "NAME, tuned". 0: none.
+    tuned : tuple of float
+        Each cell gets a tuned counterpart in the row "NAME, tuned": its learning rate is multiplied by each of these
+        factors, then the method's main weight, at the best rate. Empty: none.
     ranked : str
         The measure by which rows, tuned where they can be, are ranked over all columns. Empty: none.
     measures : mapping
@@ -302,7 +303,7 @@ class Recipe(_Varied):
     found: Prose = ""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 3
     against: str = ""
-    tuned: Annotated[int, Field(ge=0, le=MAX_TRIALS)] = 0
+    tuned: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
     ranked: str = ""
     measures: Annotated[
         dict[Name, Annotated[TableMeasure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]],
@@ -400,8 +401,8 @@ class Recipe(_Varied):
                 if column.name not in row.without and not left_out:
                     yield cell
                     if self.tuned:
-                        trials = min(self.tuned, QUICK_TRIALS) if variant == "quick" else self.tuned
-                        yield cell.tuned.model_copy(update={"trials": trials})
+                        factors = self.tuned[:QUICK_FACTORS] if variant == "quick" else self.tuned
+                        yield cell.tuned.model_copy(update={"factors": factors})
 
 
 def check_settings(settings: Mapping[str, Value]) -> None:

@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 from rich.console import Console
 
 from hetfl_flwr.common.versions import environment
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import Value
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.runs.record import Count, Fraction, Seconds
 from simulations.reports.layout import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
 from simulations.studies.reproduce.records import Line, Versions, locked, read_lines, write_lines
-from simulations.studies.tuning import Tuning, run_searches, search, usual_space
+from simulations.studies.tuning import Tuning, run_searches, search_in_turn
 
 SEED = 999
 """Seed of the tuning runs. No table uses it, so no row is measured on the split that it was tuned on."""
@@ -30,8 +30,10 @@ class TunedCell(Line):
         Row and column, as the name of a folder.
     settings : dict
         The settings of the row in the recipe.
+    factors : tuple of float
+        What the learning rate and the main weight were multiplied by.
     trials : int
-        The requested number of trials.
+        The number of trials.
     values : dict
         The best values, by config key.
     validation : float
@@ -44,6 +46,7 @@ class TunedCell(Line):
 
     cell: str
     settings: Settings
+    factors: tuple[float, ...]
     trials: Count
     values: Settings
     validation: Fraction
@@ -58,7 +61,7 @@ class TunedCell(Line):
 
     def is_of(self, cell: Cell) -> bool:
         """Return whether this is the result for a cell with its settings."""
-        return (self.cell, self.settings, self.trials) == (cell.folder, _asked(cell), cell.trials)
+        return (self.cell, self.settings, self.factors) == (cell.folder, _asked(cell), cell.factors)
 
 
 class Findings:
@@ -84,20 +87,16 @@ class Findings:
 def tune_cells(
     cells: Sequence[Cell], known: Findings, folder: Path, backend: Backend, console: Console, *, only_known: bool
 ) -> tuple[list[Cell], list[TunedCell]]:
-    """Return the cells with tuned settings, and the results of tuning; cells without ``trials`` are unchanged.
+    """Return the cells with tuned settings, and the results of tuning; cells without ``factors`` are unchanged.
 
-    A cell without a known result is tuned in `folder`: its learning rate and the method's main weight
-    (`simulations.studies.tuning.usual_space`), by validation samples, with `SEED`. With `only_known`, nothing is run.
-    Cells without a result are left out.
+    A cell without a known result is tuned in `folder` by validation samples, with `SEED`
+    (`simulations.studies.tuning.search_in_turn`). With `only_known`, nothing is run. Cells without a result are left
+    out.
     """
-    asked = [cell for cell in cells if cell.trials and not known.of(cell) and not only_known]
+    asked = [cell for cell in cells if cell.factors and not known.of(cell) and not only_known]
     if asked:
-        console.print(f"tuning {len(asked)} rows and columns: {sum(cell.trials for cell in asked)} settings")
-    spaces = [usual_space(RunConfig.from_flat({**cell.settings, "seed": SEED})) for cell in asked]
-    searches = [
-        search(cell.settings, space, folder / cell.folder, cell.trials, [SEED])
-        for cell, space in zip(asked, spaces, strict=True)
-    ]
+        console.print(f"tuning {len(asked)} rows and columns")
+    searches = [search_in_turn(cell.settings, cell.factors, folder / cell.folder, [SEED]) for cell in asked]
     for cell, tuning in zip(asked, run_searches(searches, backend, console), strict=True):
         if isinstance(tuning, HetflError):
             console.print(f"{cell.name} could not be tuned, and has no run: {tuning}", style="red", markup=False)
@@ -107,7 +106,7 @@ def tune_cells(
     with_values = [
         cell.model_copy(update={"settings": cell.settings | one.values}) if one else cell
         for cell, one in pairs
-        if one or not cell.trials
+        if one or not cell.factors
     ]
     return with_values, [one for _, one in pairs if one]
 
@@ -116,7 +115,8 @@ def _found(cell: Cell, tuning: Tuning) -> TunedCell:
     return TunedCell(
         cell=cell.folder,
         settings=_asked(cell),
-        trials=cell.trials,
+        factors=cell.factors,
+        trials=len(tuning.trials),
         values=tuning.best.values,
         validation=tuning.best.validation or 0.0,
         payload=tuning.payload,

@@ -670,8 +670,7 @@ def test_a_figure_that_was_not_measured_is_none():
 @pytest.mark.slow
 def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recipe, tmp_path):
     """Each row is tuned alike, on a seed that no row is measured on; what was found outlives the folders."""
-    pytest.importorskip("optuna", reason="optuna is not installed")
-    recipe.write_text(RECIPE.replace("seeds = 2\n", "seeds = 3\ntuned = 2\n"))
+    recipe.write_text(RECIPE.replace("seeds = 2\n", "seeds = 3\ntuned = [0.3, 1]\n"))
     results = tmp_path / "results"
     whole, folder, _ = run_recipe(results=results)
     assert whole
@@ -685,7 +684,8 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
     }
     for one in found:
         trials = json.loads((folder / "tuning" / one["cell"] / "tuning.json").read_text())
-        assert (len(trials["trials"]), trials["seeds"]) == (2, [999])
+        assert (len(trials["trials"]), trials["seeds"]) == (one["trials"], [999])
+        assert one["trials"] == (3 if "fedhe" in one["cell"] else 2)
         assert one["values"] == trials["best"]["values"]
         made = (folder / "runs" / one["cell"] / "seed-2" / "config.toml").read_text()
         assert f"learning-rate = {one['values']['learning-rate']}" in made
@@ -698,7 +698,7 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
 
 def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     """B was not tuned, so its own figures stay."""
-    plain, tuned = Cell(row="A", column="", settings={}, paper={}), {"trials": 4}
+    plain, tuned = Cell(row="A", column="", settings={}, paper={}), {"factors": (0.3, 1)}
     cells = [plain, plain.tuned.model_copy(update=tuned), Cell(row="B", column="", settings={}, paper={})]
     found = [
         Entry(cell, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
@@ -708,7 +708,7 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     shown = [(one.cell.row, one.measure, one.mean) for one in merged(found)]
     of_a = [("A", "accuracy", 1), ("A", "gain, not tuned", 10), ("A", "gain", 11)]
     assert shown == [*of_a, ("B", "accuracy", 2), ("B", "gain", 12)]
-    alone = merged([one for one in found if one.cell.trials])  # as with --only 'A, tuned'
+    alone = merged([one for one in found if one.cell.factors])  # as with --only 'A, tuned'
     assert [(one.cell.row, one.measure) for one in alone] == [("A", "accuracy"), ("A", "gain")]
 
 

@@ -18,6 +18,7 @@ from simulations.studies.tuning import (
     Tuning,
     parse_space,
     search,
+    search_in_turn,
     tune,
     tuning_table,
     usual_space,
@@ -93,6 +94,41 @@ def test_methods_with_and_without_a_weight_try_the_same_learning_rates(tmp_path)
         rates[algorithm] = [job.settings["learning-rate"] for [job] in proposed]
     assert rates["fedhe"] == rates["local"]
     assert len({*rates["local"]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "best", "weights"),
+    [
+        ("local", {"learning-rate": 0.01}, []),
+        ("fedhe", {"learning-rate": 0.01, "fedhe.alpha": 0.3}, [0.3, 3.34, 10.0, 30.0]),
+        ("fml", {"learning-rate": 0.01, "fml.alpha": 0.15}, [0.15, 1.0]),  # 1.5 and 5 are more than it accepts
+    ],
+)
+def test_the_rate_is_tried_at_the_given_weight_and_then_the_weight_at_the_best_rate(
+    monkeypatch, tmp_path, algorithm, best, weights
+):
+    def judged(values, several, failed):
+        distance = sum(abs(value - best[key]) for key, value in values.items())
+        return Trial(values, None if values["learning-rate"] > 0.05 else 1 / (1 + distance), 0.5, 1.0, 2.0)
+
+    monkeypatch.setattr("simulations.studies.tuning._judged", judged)
+    base = {"algorithm": algorithm, "validation-fraction": 0.1, "learning-rate": 0.003}
+    one = search_in_turn(base, (0.3, 1, 3.34, 10, 30), tmp_path / algorithm, [999])
+    steps, sent = [], None
+    try:
+        while True:
+            steps.append([job.settings for [job] in one.send(sent)])
+            sent = {}
+    except StopIteration as ended:
+        found = ended.value
+    rates = [settings["learning-rate"] for settings in steps[0]]
+    assert rates == [0.003, 0.0009, 0.01, 0.03, 0.09]
+    assert {settings.get(key) for settings in steps[0] for key in list(best)[1:]} <= {1.0, 0.5}
+    assert found.best.values == pytest.approx(best)
+    assert len(found.trials) == 5 + len(weights)
+    for settings, weight in zip(*steps[1:], weights, strict=True) if weights else ():
+        assert (settings["learning-rate"], settings[list(best)[1]], settings["seed"]) == (0.01, weight, 999)
+    assert read_toml(tmp_path / algorithm / "best.toml").items() >= found.best.values.items()
 
 
 @pytest.mark.slow
