@@ -218,7 +218,7 @@ class Cell(_Part):
     settings: dict[str, Value]
     paper: dict[str, float]
     against: str = ""
-    factors: tuple[float, ...] = ()
+    factors: list[float] = []
 
     @property
     def tuned(self) -> "Cell":
@@ -268,7 +268,7 @@ class Recipe(_Varied):
         Number of seeds, from 0.
     against : str
         The default baseline of the rows.
-    tuned : tuple of float
+    tuned : list of float
         Each cell gets a tuned counterpart in the row "NAME, tuned": its learning rate is multiplied by each of these
         factors, then the method's main weight, at the best rate. Empty: none.
     ranked : str
@@ -303,7 +303,7 @@ class Recipe(_Varied):
     found: Prose = ""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 3
     against: str = ""
-    tuned: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+    tuned: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = []
     ranked: str = ""
     measures: Annotated[
         dict[Name, Annotated[TableMeasure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]],

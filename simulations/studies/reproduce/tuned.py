@@ -30,7 +30,7 @@ class TunedCell(Line):
         Row and column, as the name of a folder.
     settings : dict
         The settings of the row in the recipe.
-    factors : tuple of float
+    factors : list of float
         What the learning rate and the main weight were multiplied by.
     trials : int
         The number of trials.
@@ -46,7 +46,7 @@ class TunedCell(Line):
 
     cell: str
     settings: Settings
-    factors: tuple[float, ...]
+    factors: list[float]
     trials: Count
     values: Settings
     validation: Fraction
