@@ -14,7 +14,7 @@ from hetfl_flwr.errors import ConfigError
 from simulations.reports.runs import load_run
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, Job, run_all
-from simulations.studies.reproduce.entries import entries, last_rise, ranking
+from simulations.studies.reproduce.entries import entries, last_rises, ranking
 from simulations.studies.reproduce.page import (
     as_json,
     differences_as_markdown,
@@ -215,7 +215,7 @@ def _report(
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
     made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(cells) * task.seeds} runs"
     versions = environments(one.versions for one in records)
-    gaps = differences_as_markdown(recipe, figures, last_rise(recipe, cells, records))
+    gaps = differences_as_markdown(recipe, figures, last_rises(recipe, cells, records))
     more = [gaps, tuning, ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked)]
     page = markdown(recipe, figures, "; ".join([made, *versions]), less, more)
     console.print(Markdown(page))

@@ -31,6 +31,9 @@ LEAST = 3
 With two seeds, Student's t would be 12.7 standard errors to either side.
 """
 
+CURVE = 5
+"""Minimum number of evaluations of a curve that has a last quarter."""
+
 SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 
 
@@ -194,15 +197,18 @@ def entries(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
     return found
 
 
-def last_rise(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> tuple[float, str] | None:
-    """Return the largest rise of a cell's mean curve over the last quarter of its rounds, and the cell's name."""
-    rises = []
-    for cell, y in product(cells, recipe.figure.drawn):
-        known = [one.courses[course_name(y)] for one in records if one.cell == cell.folder]
-        ends = [values[-1] - values[3 * (len(values) - 1) // 4] for _, values in known if values]
+def last_rises(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> dict[tuple[str, str], float]:
+    """Return the rise of each cell's mean curve over the last quarter of its rounds, by row and column.
+
+    The curve is the first that the recipe draws. A cell with fewer than `CURVE` evaluations has none.
+    """
+    rises = {}
+    for cell, y in product(cells, recipe.figure.drawn[:1]):
+        known = [one.courses[course_name(y)][1] for one in records if one.cell == cell.folder]
+        ends = [values[-1] - values[3 * (len(values) - 1) // 4] for values in known if len(values) >= CURVE]
         if ends:
-            rises.append((average(ends), cell.name))
-    return max(rises, default=None)
+            rises[cell.row, cell.column] = average(ends)
+    return rises
 
 
 @dataclass(frozen=True)

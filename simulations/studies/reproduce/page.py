@@ -1,8 +1,9 @@
 """Reports of recipes: tables of figures in Markdown, and a JSON file."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from shutil import copyfile
 
@@ -76,26 +77,40 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
     return left
 
 
-def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rise: tuple[float, str] | None) -> str:
-    """Return the paired differences of a recipe that draws them, and how much its curves still rise; else ""."""
+def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Mapping[tuple[str, str], float]) -> str:
+    """Return the paired differences of a recipe that draws them, and how much its curves still rise; else "".
+
+    `rises` are those over the last quarter of the rounds, by row and column, as fractions.
+    """
     if recipe.figure.kind != "differences":
         return ""
     first = next(iter(recipe.measures))
-    known = [(one, one.against) for one in found if one.measure == first and one.against is not None]
-    lines = [
-        [
-            *filter(None, [one.cell.row, one.cell.column]),
-            one.cell.against,
-            f"{gap.mean:+.2f}",
-            "-" if gap.interval is None else f"{gap.interval[0]:.2f} to {gap.interval[1]:.2f}",
-            f"{gap.p:.2g}",
-            "-" if gap.paper is None else f"{gap.paper:+.2f}",
-        ]
-        for one, gap in known
-    ]
-    names = ["row", *["column"] * bool(recipe.columns), "compared with", "points", "95 % interval", "p", "paper"]
-    ends = f" Curves of {rise[1]} rise most over the last quarter, by {100 * rise[0]:.2f} points." if rise else ""
-    text = f"**Differences** of {first}, paired by seed (Student's t).{ends}"
+    lines = []
+    for one, gap in ((one, one.against) for one in found if one.unit == "%"):
+        if gap is not None:
+            mine, other = (rises.get((row, one.cell.column)) for row in (one.cell.row, one.cell.against))
+            moved = None if mine is None or other is None or one.measure != first else 100 * (mine - other)
+            lines.append(
+                [
+                    *filter(None, [one.cell.row, one.cell.column]),
+                    one.cell.against,
+                    one.measure,
+                    f"{gap.mean:+.2f}",
+                    "-" if gap.interval is None else f"{gap.interval[0]:.2f} to {gap.interval[1]:.2f}",
+                    f"{gap.p:.2g}",
+                    "-" if gap.paper is None else f"{gap.paper:+.2f}",
+                    "-" if moved is None else f"{moved:+.2f}",
+                ]
+            )
+    named = ["row", *["column"] * bool(recipe.columns), "compared with", "measure"]
+    names = [*named, "points", "95 % interval", "p", "paper", "in the last quarter"]
+    text = (
+        "**Differences**, paired by seed (Student's t), and by how much they changed in the last quarter of the rounds."
+    )
+    if rises:
+        (row, column), rise = max(rises.items(), key=itemgetter(1))
+        curve = ", ".join(filter(None, [row, column]))
+        text += f" The curve of {curve} rises most there, by {100 * rise:.2f} points."
     return f"{text}\n\n{as_markdown(names, lines)}" if lines else ""
 
 

@@ -16,7 +16,7 @@ from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Options, reproduce
-from simulations.studies.reproduce.entries import Entry, entries, last_rise, ranking
+from simulations.studies.reproduce.entries import Entry, entries, last_rises, ranking
 from simulations.studies.reproduce.page import as_markdown, counted, differences_as_markdown, markdown, merged
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
@@ -502,13 +502,12 @@ def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curve
         for one in recorded(name, values)
     ]
     cells = list(small.cells())
-    found, rise = entries(small, cells, records), last_rise(small, cells, records)
-    assert rise == (pytest.approx(0.1), "Private")
-    assert differences_as_markdown(small, found, rise).endswith(
-        "(Student's t). Curves of Private rise most over the last quarter, by 10.00 points.\n\n"
-        "| row | compared with | points | 95 % interval | p | paper |\n| --- | --: | --: | --: | --: | --: |\n"
-        "| Private | FedHe | -9.00 | -15.57 to -2.43 | 0.028 | +8.00 |"
-    )
+    found, rises = entries(small, cells, records), last_rises(small, cells, records)
+    assert rises == {("FedHe", ""): pytest.approx(0.02), ("Private", ""): pytest.approx(0.1)}
+    text, _, names, _, *lines = differences_as_markdown(small, found, rises).split("\n")
+    assert text.endswith("The curve of Private rises most there, by 10.00 points.")
+    assert names == "| row | compared with | measure | points | 95 % interval | p | paper | in the last quarter |"
+    assert lines == ["| Private | FedHe | accuracy | -9.00 | -15.57 to -2.43 | 0.028 | +8.00 | +8.00 |"]
     draw(small, found, [], records, tmp_path / "claim.png")
     assert (tmp_path / "claim.png").stat().st_size > 10_000
 
@@ -521,7 +520,7 @@ def test_a_row_without_a_curve_takes_nothing_from_the_others(recipe, tmp_path):
         recorded(cell, [50])[0].model_copy(update={"courses": {course_name("eta"): curves[cell]}}) for cell in curves
     ]
     cells = list(small.cells())
-    assert last_rise(small, cells, records) == (0.25, "FedHe")
+    assert last_rises(small, cells, records) == {}  # two evaluations have no last quarter
     draw(small, entries(small, cells, records), [], records, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()
 
