@@ -48,9 +48,8 @@ class FedTGP(PrototypeStrategy):
     Parameters
     ----------
     server_epochs : int
-        Passes over the prototypes of a round, 0 or more. With 0, the global prototypes keep their initial values. The
-        authors' 100 suit rounds of one epoch: clients that train on a few mini-batches cannot follow prototypes that
-        move so far.
+        Passes over the prototypes of a round, 0 or more. With 0, the global prototypes keep their initial values. With
+        rounds of a few mini-batches, 5 are about as good as the authors' 100.
     server_learning_rate : float
         Learning rate of the global prototypes, with plain SGD, above 0.
     predict : {"head", "prototype", "own-prototype"}
