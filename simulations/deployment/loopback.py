@@ -7,13 +7,14 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
+from uuid import uuid4
 
 import psutil
 
@@ -27,6 +28,9 @@ ROOT = Path(__file__).parents[2]
 
 NAME = "loopback"
 """Name of the SuperLink in ``flwr`` commands."""
+
+MARK = "HETFL_LOOPBACK"
+"""Environment variable by which a process and its children are known, also in a process group of their own."""
 
 START, RUN, END = 180, 900, 20
 """Time limits in seconds: for a server to start, a run to finish, and a process to end after SIGTERM."""
@@ -48,6 +52,7 @@ class Flower:
     keys: Keys | None = None
     variables: dict[str, str] = field(default_factory=dict)
     keep: str = "fork"
+    mark: str = field(default_factory=lambda: uuid4().hex)
 
     def superlink(self, *options: str) -> None:
         """Start the SuperLink, and wait until it answers."""
@@ -145,19 +150,17 @@ class Flower:
 
     def end(self) -> None:
         """End all processes and their children: by SIGTERM, and after `END` seconds by SIGKILL."""
-        alive = [process.pid for process in self.processes.values() if process.poll() is None]
-        below = {child for number in alive for child in psutil.Process(number).children(recursive=True)}
         for process in reversed(self.processes.values()):
             process.terminate()
         deadline = time.monotonic() + END
-        while (left := self._left(below)) and time.monotonic() < deadline:
+        while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         while left:
             for each in left:
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
             time.sleep(0.1)
-            left = self._left(below)
+            left = self._left()
         for process in self.processes.values():
             process.wait()
 
@@ -168,6 +171,7 @@ class Flower:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "FLWR_HOME": str(self.home),
+            MARK: self.mark,
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -188,15 +192,15 @@ class Flower:
             return ["--insecure"]
         return [f"--root-certificates={self.keys.ca}", f"--auth-supernode-private-key={self.keys.node(number)}"]
 
-    def _left(self, below: Set[psutil.Process]) -> list[psutil.Process]:
-        """Return the processes that still run: of these, and of the process groups of those that were started."""
+    def _left(self) -> list[psutil.Process]:
+        """Return the processes that still run and have this object's mark in their environment."""
         ending = any(process.poll() is None for process in self.processes.values())
-        groups, left = {process.pid for process in self.processes.values()}, []
-        for each in psutil.process_iter(["status"]):
-            with suppress(OSError):  # it has ended
-                if each.info["status"] != psutil.STATUS_ZOMBIE and (each in below or os.getpgid(each.pid) in groups):
-                    left.append(each)
-        return self._left(below) if ending and not left else left  # one may have started another while it ended
+        left = [
+            each
+            for each in psutil.process_iter(["status", "environ"])
+            if each.info["status"] != psutil.STATUS_ZOMBIE and (each.info["environ"] or {}).get(MARK) == self.mark
+        ]
+        return self._left() if ending and not left else left  # one may have started another while it ended
 
     def _answers(self) -> bool:
         scheme, context = ("https", ssl.create_default_context(cafile=self.keys.ca)) if self.keys else ("http", None)

@@ -357,6 +357,22 @@ def test_what_a_process_starts_when_told_to_end_ends_too(here, monkeypatch):
     assert still_running(here) == []
 
 
+def test_a_process_ends_that_ctrl_c_kept_from_being_listed(here, monkeypatch):
+    """An interrupt may come after a process has started and before the caller has it."""
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulations.deployment.loopback.END", 1)
+    monkeypatch.setattr("simulations.deployment.loopback.subprocess.Popen", Interrupted)
+    (here / "flower").mkdir()
+    with pytest.raises(KeyboardInterrupt), flower(here / "flower") as started:
+        started.start("node", "python", "-c", "import time; time.sleep(300)")
+    assert still_running(here) == []
+
+
 def until(condition: Callable[[], object], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
