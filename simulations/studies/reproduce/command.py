@@ -134,6 +134,10 @@ class Task(NamedTuple):
         """Return the records of runs that have one."""
         return [one for job in runs if (one := self.records.get(job, self.recipe))]
 
+    def left(self, runs: Sequence[Job]) -> list[Job]:
+        """Return the runs that have no record."""
+        return [job for job in runs if self.records.get(job, self.recipe) is None]
+
     def take(self, job: Job, runs: Sequence[Job]) -> None:
         """Record a finished run; raises a `ConfigError` if the clients of no row report what the recipe asks for."""
         self.records.take(job, self.recipe)
@@ -195,14 +199,16 @@ def _reproduce(task: Task, options: Options, console: Console) -> bool:
 
 
 def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) -> bool:
-    """Execute the runs that are not recorded, and record those that have finished; return whether one has failed."""
-    left = [job for job in runs if task.records.get(job, task.recipe) is None]
-    take = partial(task.take, runs=runs)
-    failed = {} if options.report_only else run_all(left, options.backend, console, take)
-    for job in runs:
+    """Record what has finished, execute the runs that have no record, and record them; return whether one has failed.
+
+    What is recorded already stays as it is.
+    """
+    for job in task.left(runs):
         if job.finished:
-            take(job)
-    return bool(failed)
+            task.take(job, runs)
+    if options.report_only:
+        return False
+    return bool(run_all(task.left(runs), options.backend, console, partial(task.take, runs=runs)))
 
 
 def _report(

@@ -27,8 +27,8 @@ CHOSEN = {
 NO_PAPER = "No paper's"
 """What a report says in place of a paper."""
 
-UNTUNED = "gain, not tuned"
-"""The measure of a tuned row that shows its method without tuning."""
+NOT_TUNED = ", not tuned"
+"""What the name of a row or measure without tuning ends in, among tuned rows."""
 
 
 def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more: Iterable[str] = ()) -> str:
@@ -42,7 +42,7 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
         columns = dict.fromkeys(one.cell.column for one in found if one.ours)
         those = {column: merged([one for one in found if one.cell.column == column]) for column in columns}
         tables = [_grid(recipe, several, lambda one: one.label, column) for column, several in those.items()]
-    legend = f"Rows have tuned settings; '{UNTUNED}' is with the others. " * bool(recipe.tuned)
+    legend = f"Rows have tuned settings; '{GAIN}{NOT_TUNED}' is with the others. " * bool(recipe.tuned)
     legend += "Mean ± deviation over the seeds"
     legend += "; in brackets the paper's figure" * any(one.paper is not None for one in found)
     legend += ", bold where our 95 % interval (Student's t) holds it" * any(one.within is not None for one in found)
@@ -61,8 +61,12 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
 
 
 def merged(found: Sequence[Entry]) -> list[Entry]:
-    """Return a column's figures with one row per method: its tuned figures, and its gain without tuning."""
+    """Return a column's figures with one row per method: its tuned figures, and its gain without tuning.
+
+    A method that was to be tuned, and has no run with tuned settings, has its other figures in a row that says so.
+    """
     tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors and one.ours}
+    asked = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors}
     gains = {one.cell.row: one for one in found if one.measure == GAIN}
     left = list[Entry]()
     for one in found:
@@ -70,10 +74,11 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
         if row in tuned and one.cell.factors:
             named = one.cell.model_copy(update={"row": row})
             if one.measure == GAIN and row in gains:
-                left.append(replace(gains[row], measure=UNTUNED))
+                left.append(replace(gains[row], measure=f"{GAIN}{NOT_TUNED}"))
             left.append(replace(one, cell=named))
-        elif row not in tuned:
-            left.append(one)
+        elif row not in tuned and not one.cell.factors:
+            said = f"{row}{NOT_TUNED}" if row in asked else row
+            left.append(replace(one, cell=one.cell.model_copy(update={"row": said})))
     return left
 
 
