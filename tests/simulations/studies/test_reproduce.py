@@ -331,6 +331,8 @@ def test_two_processes_that_tune_keep_each_others_findings(tmp_path):
     first.add(line)
     second.add(other)
     assert read_lines(path, TunedCell) == [line, other]
+    second.add(newer := line.model_copy(update={"trials": 1, "values": {"learning-rate": 0.1}}))
+    assert read_lines(path, TunedCell) == [newer, other]
 
 
 def test_without_a_record_a_report_writes_nothing(run_recipe):
