@@ -93,7 +93,8 @@ class Options(NamedTuple):
     def command(self, name: str, recipe: Recipe) -> str:
         """Return the command that reproduces a recipe."""
         words = ["hetfl reproduce", name, *([] if recipe.variant == "full" else [f"--{recipe.variant}"])]
-        words += [f"--only '{text}'" for text in self.only]
+        quoted = [text.replace("'", "'\\''") for text in self.only]
+        words += [f"--only '{text}'" for text in quoted]
         words += [f"--seeds {self.seeds}"] if self.seeds else []
         return " ".join(words + [f"--set {key}={value}" for key, value in self.extra.items() if key not in PLACES])
 
@@ -232,4 +233,4 @@ def _report(
     picture = ", figure.png" if (folder / "figure.png").exists() else ""
     console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
     if options.results is not None:
-        publish(folder, recipe.title, options.results)
+        publish(folder, recipe, options.results)

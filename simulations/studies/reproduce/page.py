@@ -135,7 +135,7 @@ def _grid(
             paper = "" if one.paper is None else f" ({held}{figure(one.paper, one.unit)}{held})"
             cells[one.cell.row, across(one)] = ours(one) + paper
     if seeds:
-        cells |= {(one.cell.row, "seeds"): str(len(one.ours)) for one in found if one.ours}
+        cells |= {(row, "seeds"): _seeds([one for one in found if one.cell.row == row]) for row, _ in [*cells]}
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     mark = f" (quick, not {recipe.setting})" if recipe.variant == "quick" else ""
     return as_markdown(
@@ -212,8 +212,7 @@ def figure(value: float, unit: str) -> str:
 
 def counted(found: Sequence[Entry]) -> str:
     """Return the number of seeds, and how many of the paper's figures our intervals hold or are far off."""
-    numbers = sorted({len(one.ours) for one in found} - {0})
-    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]]))) or 'none'}."
+    seeds = f"Seeds: {_seeds(found) or 'none'}."
     judged = [one for one in found if one.within is not None]
     if not judged:
         return seeds
@@ -223,12 +222,23 @@ def counted(found: Sequence[Entry]) -> str:
     return f"{seeds} Paper within our interval: {within} {of}; over two deviations away: {far} {of}."
 
 
-def publish(folder: Path, title: str, results: Path) -> None:
-    """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written."""
+def _seeds(found: Sequence[Entry]) -> str:
+    """Return the number of seeds, or the smallest and the largest one: a gain has only those of its baseline."""
+    numbers = sorted({len(one.ours) for one in found} - {0})
+    return " to ".join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))
+
+
+def publish(folder: Path, recipe: Recipe, results: Path) -> None:
+    """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written.
+
+    Without a new picture of features, the page shows the earlier one.
+    """
     picture = results / f"{folder.name}.png"
+    drawn = (folder / "figure.png").exists()
     with writing(results):
         results.mkdir(parents=True, exist_ok=True)
-        if (folder / "figure.png").exists():
+        if drawn:
             copyfile(folder / "figure.png", picture)
-        shown = f"\n![{title}]({picture.name})\n" if picture.exists() else ""
+        earlier = recipe.figure.kind == "features" and picture.exists()
+        shown = f"\n![{recipe.title}]({picture.name})\n" if drawn or earlier else ""
         replace_file(results / f"{folder.name}.md", ((folder / "table.md").read_text() + shown).encode())

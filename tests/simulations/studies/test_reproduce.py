@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from dataclasses import replace
 from importlib.metadata import version
 from io import StringIO
@@ -98,7 +99,7 @@ def test_every_recipe_of_the_papers_is_right(name):
     ],
 )
 def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatch, name, asked):
-    monkeypatch.setattr(command, "draw", lambda *_: None)
+    monkeypatch.setattr(command, "draw", lambda *given: given[-1].touch())
     copytree(RESULTS, tmp_path / "results")
     page = tmp_path / "results" / f"{name}.md"
     page.unlink()
@@ -165,7 +166,9 @@ def test_gains_are_those_of_the_same_client_and_seed(recipe):
         of_clients(private, 1, 0.50, 0.50),
         of_clients(fedhe, 2, 0.0, 0.0),
     ]
-    ours = {(one.cell.row, one.measure): one.ours for one in entries(small, [fedhe, private], records)}
+    found = entries(small, [fedhe, private], records)
+    assert "| 2 to 3 |\n" in markdown(small, found, "hand", "")  # seeds of FedHe
+    ours = {(one.cell.row, one.measure): one.ours for one in found}
     assert ours["FedHe", "gain"] == pytest.approx({0: 4.0, 1: 10.0})
     assert ours["FedHe", "harmed"] == pytest.approx({0: 50.0, 1: 0.0})
     assert ours["FedHe", "worst tenth"] == pytest.approx({0: -2.0, 1: 0.0}, abs=1e-9)
@@ -193,8 +196,10 @@ def test_what_has_ended_is_kept_though_the_command_is_killed_and_no_gain_is_no_p
     (kept,) = (tmp_path / "results").glob("*.jsonl")
     assert len(kept.read_text().splitlines()) == 2
     monkeypatch.undo()
+    (tmp_path / "results" / "small.png").touch()  # of an earlier report
     whole, folder, said = run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "results")
     assert whole
+    assert "small.png" not in (tmp_path / "results" / "small.md").read_text()
     assert len(kept.read_text().splitlines()) == 3
     assert not (folder / "figure.png").exists()
     assert "figure.png" not in said
@@ -333,6 +338,11 @@ def test_two_processes_that_tune_keep_each_others_findings(tmp_path):
     assert read_lines(path, TunedCell) == [line, other]
     second.add(newer := line.model_copy(update={"trials": 1, "values": {"learning-rate": 0.1}}))
     assert read_lines(path, TunedCell) == [newer, other]
+
+
+def test_a_report_names_its_command_as_a_shell_reads_it(recipe):
+    said = Options(Path("out"), only=["FedHe's"]).command("small", load(str(recipe)))
+    assert shlex.split(said) == ["hetfl", "reproduce", "small", "--only", "FedHe's"]
 
 
 def test_without_a_record_a_report_writes_nothing(run_recipe):
