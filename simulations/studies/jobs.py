@@ -36,7 +36,7 @@ class Job:
     @property
     def rounds(self) -> int:
         """The number of its rounds."""
-        return int(self.settings.get("rounds", 50))
+        return int(self.settings.get("rounds", KEYS["rounds"].default))
 
     @property
     def config(self) -> RunConfig:
@@ -59,7 +59,7 @@ class Job:
     @property
     def asked(self) -> dict[str, Value]:
         """The settings that identify a run: all except `PLACES` and the keys of other algorithms."""
-        own = ("", self.settings.get("algorithm", "fedhe"))
+        own = ("", self.settings.get("algorithm", KEYS["algorithm"].default))
         known = self.settings.items()
         return {key: value for key, value in known if key not in PLACES and key.rpartition(".")[0] in own}
 

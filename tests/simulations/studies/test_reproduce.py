@@ -714,8 +714,8 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
 
 def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     """B was not tuned, so its own figures stay."""
-    plain, tuned = Cell(row="A", column="", settings={}, paper={}), {"factors": [0.3, 1]}
-    cells = [plain, plain.tuned.model_copy(update=tuned), Cell(row="B", column="", settings={}, paper={})]
+    plain = Cell(row="A", column="", settings={}, paper={})
+    cells = [plain, plain.tuned([0.3, 1]), Cell(row="B", column="", settings={}, paper={})]
     found = [
         Entry(cell, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
         for value, cell in enumerate(cells)
