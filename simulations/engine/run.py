@@ -119,7 +119,8 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     settled = resolved(asked, "local")
     if asked.rounds < checkpoint.round:
         rounds = option(f"--rounds {asked.rounds}", f"rounds={asked.rounds}")
-        raise ConfigError(f"{folder} has reached round {checkpoint.round}, and {rounds} is less: give a larger number")
+        less = f"{folder} has reached round {checkpoint.round}, and {rounds} is less"
+        raise ConfigError(f"{less}: give a larger number, or another folder")
     return settled, checkpoint.at["run"]
 
 

@@ -109,12 +109,15 @@ def compared(after: Sequence[float], before: Sequence[float], rows: int | None) 
     )
 
 
-def over_seeds(differences: NDArray[np.float64]) -> Estimate:
-    """Return the mean difference, with interval and p value by Student's t if there are two or more unequal ones."""
+def over_seeds(differences: NDArray[np.float64], most: float = 1.0) -> Estimate:
+    """Return the mean difference, with interval and p value by Student's t if there are two or more unequal ones.
+
+    The interval is clipped to -`most` and `most`, the largest differences that there can be.
+    """
     if len(differences) < 2 or differences.std() <= ROUNDING:
         return Estimate(float(differences.mean()))
     error = differences.std(ddof=1) / np.sqrt(len(differences))
-    return _estimate(float(differences.mean()), float(error), len(differences) - 1, "seeds")
+    return _estimate(float(differences.mean()), float(error), len(differences) - 1, "seeds", most)
 
 
 def two_proportions(after: float, before: float, rows: int) -> Estimate:
@@ -130,12 +133,14 @@ def two_proportions(after: float, before: float, rows: int) -> Estimate:
     return _estimate(after - before, sqrt(variance), inf, "rows")
 
 
-def _estimate(mean: float, error: float, freedom: float, source: Literal["seeds", "rows"]) -> Estimate:
-    """Return a mean with interval and p value by Student's t; the interval is clipped to [-1, 1]."""
+def _estimate(
+    mean: float, error: float, freedom: float, source: Literal["seeds", "rows"], most: float = 1.0
+) -> Estimate:
+    """Return a mean with interval and p value by Student's t; the interval is clipped to [-most, most]."""
     from scipy.special import stdtr, stdtrit
 
     half = float(stdtrit(freedom, 0.975)) * error
-    low, high = max(mean - half, -1.0), min(mean + half, 1.0)
+    low, high = max(mean - half, -most), min(mean + half, most)
     return Estimate(mean, low, high, 2 * float(stdtr(freedom, -abs(mean) / error)), source)
 
 

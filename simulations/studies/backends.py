@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any
 
 from hetfl_flwr.common.notices import speaking_of, warn
-from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
 from hetfl_flwr.runs.lock import FolderInUse
@@ -50,12 +49,12 @@ def run_job(job: Job) -> str:
     """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
     from simulations.engine.run import run_locally
 
-    chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
     if _TOLD_TO_STOP.is_set():
         return STOPPED
     try:
         with _BUSY, speaking_of(job.name):
-            run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
+            resume = any((job.folder / CHECKPOINTS).glob("round-*"))
+            run_locally(job.config.to_flat(), resume=resume, verbose=False, progress=False)
     except KeyboardInterrupt:
         return STOPPED
     except FolderInUse as error:

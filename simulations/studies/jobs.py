@@ -13,11 +13,10 @@ from typing import Protocol
 from rich.console import Console
 
 from hetfl_flwr.common.notices import option, warn
-from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value, read_toml
+from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value
 from hetfl_flwr.errors import Interrupted
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
-from hetfl_flwr.text import some
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys for where and when a run is executed, which affect at most its bits: ``versions`` has device and threads."""
@@ -37,21 +36,30 @@ class Job:
     @property
     def rounds(self) -> int:
         """The number of its rounds."""
-        return int(self.settings.get("rounds", 50))
+        return int(self.settings.get("rounds", KEYS["rounds"].default))
+
+    @property
+    def config(self) -> RunConfig:
+        """Its complete config: keys that the settings lack have their defaults."""
+        from hetfl_flwr.runs.settings import resolved
+
+        return resolved(RunConfig.from_flat({**self.settings, "output-dir": str(self.folder)}), "local")
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended with these settings."""
+        """Whether the run has ended with these settings, and with the defaults of all others."""
+        from hetfl_flwr.runs.settings import config_of, resolved
+
         summary = read_summary(self.folder)
         if summary is None or summary["rounds"] < self.rounds or not (self.folder / CONFIG_FILE).exists():
             return False
-        made = RunConfig().to_flat() | read_toml(self.folder / CONFIG_FILE)  # keys newer than the run by default
-        return all(made.get(key) == value for key, value in self.asked.items() if key not in ("rounds", *ASIDE))
+        made = resolved(config_of(self.folder), "local").to_flat()
+        return all(made.get(key) == value for key, value in self.config.to_flat().items() if key not in ASIDE)
 
     @property
     def asked(self) -> dict[str, Value]:
         """The settings that identify a run: all except `PLACES` and the keys of other algorithms."""
-        own = ("", self.settings.get("algorithm", "fedhe"))
+        own = ("", self.settings.get("algorithm", KEYS["algorithm"].default))
         known = self.settings.items()
         return {key: value for key, value in known if key not in PLACES and key.rpartition(".")[0] in own}
 
@@ -76,27 +84,17 @@ class Backend(Protocol):
         """Prepare for these runs. After an exception, active runs finish their rounds."""
 
 
-def _note_longer(finished: Sequence[Job], console: Console) -> None:
-    """Note that finished runs have more rounds than requested."""
-    longer = [job for job in finished if job.done > job.rounds]
-    if longer:
-        which, first = some([job.name for job in longer], 1), longer[0]
-        text = f"{which}: finished with {first.done} rounds, more than the {first.rounds} requested"
-        console.print(text, markup=False)
-
-
 def run_all(
     wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
 ) -> dict[Path, str]:
     """Execute the runs that have not finished, and return the failures by folder.
 
-    A stopped run is resumed from its last checkpoint; if that has other settings, the run fails. `console` shows
-    progress and failures, each reason once. `ended` is called with each run as soon as it has finished without an
-    error. Raises `HetflError` if the backend cannot run anything, or no longer can, and `Interrupted` after Ctrl-C,
-    when the active runs have finished their rounds; its message says how to continue.
+    A stopped run is resumed from its last checkpoint; if that has other settings or more rounds, the run fails.
+    `console` shows progress and failures, each reason once. `ended` is called with each run as soon as it has finished
+    without an error. Raises `HetflError` if the backend cannot run anything, or no longer can, and `Interrupted` after
+    Ctrl-C, when the active runs have finished their rounds; its message says how to continue.
     """
     left = deque(job for job in wanted if not job.finished)
-    _note_longer([job for job in wanted if job not in left], console)
     if not left:
         return {}
     failed, said = dict[Path, str](), set[str]()

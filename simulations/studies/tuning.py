@@ -74,12 +74,8 @@ class Trial:
 
     values: dict[str, Value]
     validation: float | None
-    """The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if one
-    of its runs has failed."""
     accuracy: float | None
-    """The same on test samples, for information."""
     payload: float
-    """Bytes up and down of all its runs."""
     seconds: float
 
 
@@ -185,9 +181,6 @@ Search = Generator[list[list[Job]], Mapping[Path, str], Tuning]
 
 def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)) -> Search:
     """Search for the best settings of one method; return the results, which are also written to files.
-
-    Raises `ConfigError` if a key or value is wrong, or clients have no validation samples, and `HetflError` if no trial
-    has ended.
 
     Parameters
     ----------
@@ -326,6 +319,7 @@ def run_searches(searches: Sequence[Search], backend: Backend, console: Console)
                 check(several)
                 right += several
             except (ConfigError, FederationError) as error:  # settings that a method refuses are a failed trial
+                console.print(f"{several[0].name}: {error}", markup=False)
                 failed |= {job.folder: str(error) for job in several}
         failed |= run_all(right, backend, console)
     return [found[number] for number in range(len(searches))]

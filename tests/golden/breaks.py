@@ -88,6 +88,14 @@ BREAKS = {
     "sweep-seed": Break("simulations/studies/sweeps.py", '"output-dir": str(folder),',
         '"output-dir": str(folder), "seed": 0,',
         "tests/simulations/studies/test_sweep.py::test_a_run_is_called_by_its_values_and_left_with_nothing_to_guess"),
+    "run-of-others": Break("simulations/studies/jobs.py", "self.config.to_flat().items() if", "self.asked.items() if",
+        "tests/simulations/studies/test_sweep.py::"
+        "test_a_run_with_another_value_of_a_key_that_a_job_leaves_open_is_not_its_run"),
+    "untuned-row": Break("simulations/studies/reproduce/page.py", 'f"{row}{NOT_TUNED}" if row in asked else row', "row",
+        "tests/simulations/studies/test_reproduce.py::test_a_page_has_one_row_a_tuned_method_and_its_gain_without"),
+    "recorded-twice": Break("simulations/studies/reproduce/command.py", "in task.left(runs):", "in runs:",
+        "tests/simulations/studies/test_reproduce.py::"
+        "test_a_table_is_run_once_and_written_with_its_command_and_picture"),
     "bytes-once": Break("hetfl_flwr/runs/ledger.py", "_total(trained.traffic.values())",
         "_total([*trained.traffic.values()][:1])",
         "tests/runs/test_results.py::test_the_figures_of_a_run_by_hand"),

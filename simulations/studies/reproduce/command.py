@@ -93,7 +93,8 @@ class Options(NamedTuple):
     def command(self, name: str, recipe: Recipe) -> str:
         """Return the command that reproduces a recipe."""
         words = ["hetfl reproduce", name, *([] if recipe.variant == "full" else [f"--{recipe.variant}"])]
-        words += [f"--only '{text}'" for text in self.only]
+        quoted = [text.replace("'", "'\\''") for text in self.only]
+        words += [f"--only '{text}'" for text in quoted]
         words += [f"--seeds {self.seeds}"] if self.seeds else []
         return " ".join(words + [f"--set {key}={value}" for key, value in self.extra.items() if key not in PLACES])
 
@@ -133,6 +134,10 @@ class Task(NamedTuple):
     def known(self, runs: Sequence[Job]) -> list[Record]:
         """Return the records of runs that have one."""
         return [one for job in runs if (one := self.records.get(job, self.recipe))]
+
+    def left(self, runs: Sequence[Job]) -> list[Job]:
+        """Return the runs that have no record."""
+        return [job for job in runs if self.records.get(job, self.recipe) is None]
 
     def take(self, job: Job, runs: Sequence[Job]) -> None:
         """Record a finished run; raises a `ConfigError` if the clients of no row report what the recipe asks for."""
@@ -195,14 +200,16 @@ def _reproduce(task: Task, options: Options, console: Console) -> bool:
 
 
 def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) -> bool:
-    """Execute the runs that are not recorded, and record those that have finished; return whether one has failed."""
-    left = [job for job in runs if task.records.get(job, task.recipe) is None]
-    take = partial(task.take, runs=runs)
-    failed = {} if options.report_only else run_all(left, options.backend, console, take)
-    for job in runs:
+    """Record what has finished, execute the runs that have no record, and record them; return whether one has failed.
+
+    What is recorded already stays as it is.
+    """
+    for job in task.left(runs):
         if job.finished:
-            take(job)
-    return bool(failed)
+            task.take(job, runs)
+    if options.report_only:
+        return False
+    return bool(run_all(task.left(runs), options.backend, console, partial(task.take, runs=runs)))
 
 
 def _report(
@@ -226,4 +233,4 @@ def _report(
     picture = ", figure.png" if (folder / "figure.png").exists() else ""
     console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
     if options.results is not None:
-        publish(folder, recipe.title, options.results)
+        publish(folder, recipe, options.results)

@@ -4,7 +4,7 @@ Ranks, Friedman's and Nemenyi's tests: Demsar, "Statistical Comparisons of Class
 2006, Sections 3.2.2 and 3.2.3.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -13,10 +13,11 @@ from statistics import mean as average
 from statistics import stdev
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
 from scipy.stats import friedmanchisquare, studentized_range  # type: ignore[attr-defined]
 
+from simulations.reports.estimates import over_seeds
 from simulations.reports.impact import Impact
 from simulations.studies.reproduce.keys import GAIN, HARMED, IMPACT, WORST
 from simulations.studies.reproduce.recipe import Cell, Recipe, TableMeasure
@@ -106,8 +107,11 @@ class Entry:
         None with fewer than three seeds, and for a share if the interval extends beyond 0 to 100 %: Student's t is not
         appropriate for so few seeds with such a spread, or so close to the bound.
         """
-        found = _interval(self.ours.values())
-        return None if found is None or (self.unit == "%" and not 0 <= found[0] <= found[1] <= SCALES["%"]) else found
+        if self.mean is None or len(self.ours) < LEAST:
+            return None
+        found = over_seeds(np.array([*self.ours.values()]), inf)
+        low, high = (found.low, found.high) if found.source == "seeds" else (self.mean, self.mean)
+        return None if self.unit == "%" and not 0 <= low <= high <= SCALES["%"] else (low, high)
 
     @property
     def within(self) -> bool | None:
@@ -125,27 +129,13 @@ class Entry:
     def against(self) -> Difference | None:
         """The difference from the baseline, by a paired t-test over seeds; None if the differences are all equal."""
         seeds = sorted(self.ours.keys() & self.baseline.keys())
-        differences = [self.ours[seed] - self.baseline[seed] for seed in seeds]
-        if len(seeds) < 2 or len(set(differences)) == 1:
+        differences = np.array([self.ours[seed] - self.baseline[seed] for seed in seeds])
+        found = over_seeds(differences, inf) if seeds else None
+        if found is None or found.source == "none":
             return None
-        mean = average(differences)
-        p = 2 * float(stdtr(len(seeds) - 1, -abs(mean) / _error(differences)))
         known = self.paper is not None and self.baseline_paper is not None
         paper = self.paper - self.baseline_paper if known else None  # type: ignore[operator]
-        return Difference(mean, p, _interval(differences), paper)
-
-
-def _error(values: Collection[float]) -> float:
-    """Return the standard error of the mean."""
-    return stdev(values) / sqrt(len(values))
-
-
-def _interval(values: Collection[float]) -> tuple[float, float] | None:
-    """Return the interval of the mean by Student's t; None with fewer than `LEAST` values."""
-    if len(values) < LEAST:
-        return None
-    half = _error(values) * float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))
-    return average(values) - half, average(values) + half
+        return Difference(found.mean, found.p, (found.low, found.high) if len(seeds) >= LEAST else None, paper)
 
 
 Gains = Mapping[tuple[str, str], Mapping[int, Mapping[int, float]]]

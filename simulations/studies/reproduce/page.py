@@ -27,8 +27,8 @@ CHOSEN = {
 NO_PAPER = "No paper's"
 """What a report says in place of a paper."""
 
-UNTUNED = "gain, not tuned"
-"""The measure of a tuned row that shows its method without tuning."""
+NOT_TUNED = ", not tuned"
+"""What the name of a row or measure without tuning ends in, among tuned rows."""
 
 
 def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more: Iterable[str] = ()) -> str:
@@ -42,7 +42,7 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
         columns = dict.fromkeys(one.cell.column for one in found if one.ours)
         those = {column: merged([one for one in found if one.cell.column == column]) for column in columns}
         tables = [_grid(recipe, several, lambda one: one.label, column) for column, several in those.items()]
-    legend = f"Rows have tuned settings; '{UNTUNED}' is with the others. " * bool(recipe.tuned)
+    legend = f"Rows have tuned settings; '{GAIN}{NOT_TUNED}' is with the others. " * bool(recipe.tuned)
     legend += "Mean ± deviation over the seeds"
     legend += "; in brackets the paper's figure" * any(one.paper is not None for one in found)
     legend += ", bold where our 95 % interval (Student's t) holds it" * any(one.within is not None for one in found)
@@ -61,8 +61,12 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
 
 
 def merged(found: Sequence[Entry]) -> list[Entry]:
-    """Return a column's figures with one row per method: its tuned figures, and its gain without tuning."""
+    """Return a column's figures with one row per method: its tuned figures, and its gain without tuning.
+
+    A method that was to be tuned, and has no run with tuned settings, has its other figures in a row that says so.
+    """
     tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors and one.ours}
+    asked = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors}
     gains = {one.cell.row: one for one in found if one.measure == GAIN}
     left = list[Entry]()
     for one in found:
@@ -70,10 +74,11 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
         if row in tuned and one.cell.factors:
             named = one.cell.model_copy(update={"row": row})
             if one.measure == GAIN and row in gains:
-                left.append(replace(gains[row], measure=UNTUNED))
+                left.append(replace(gains[row], measure=f"{GAIN}{NOT_TUNED}"))
             left.append(replace(one, cell=named))
-        elif row not in tuned:
-            left.append(one)
+        elif row not in tuned and not one.cell.factors:
+            said = f"{row}{NOT_TUNED}" if row in asked else row
+            left.append(replace(one, cell=one.cell.model_copy(update={"row": said})))
     return left
 
 
@@ -130,7 +135,7 @@ def _grid(
             paper = "" if one.paper is None else f" ({held}{figure(one.paper, one.unit)}{held})"
             cells[one.cell.row, across(one)] = ours(one) + paper
     if seeds:
-        cells |= {(one.cell.row, "seeds"): str(len(one.ours)) for one in found if one.ours}
+        cells |= {(row, "seeds"): _seeds([one for one in found if one.cell.row == row]) for row, _ in [*cells]}
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     mark = f" (quick, not {recipe.setting})" if recipe.variant == "quick" else ""
     return as_markdown(
@@ -207,8 +212,7 @@ def figure(value: float, unit: str) -> str:
 
 def counted(found: Sequence[Entry]) -> str:
     """Return the number of seeds, and how many of the paper's figures our intervals hold or are far off."""
-    numbers = sorted({len(one.ours) for one in found} - {0})
-    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]]))) or 'none'}."
+    seeds = f"Seeds: {_seeds(found) or 'none'}."
     judged = [one for one in found if one.within is not None]
     if not judged:
         return seeds
@@ -218,12 +222,23 @@ def counted(found: Sequence[Entry]) -> str:
     return f"{seeds} Paper within our interval: {within} {of}; over two deviations away: {far} {of}."
 
 
-def publish(folder: Path, title: str, results: Path) -> None:
-    """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written."""
+def _seeds(found: Sequence[Entry]) -> str:
+    """Return the number of seeds, or the smallest and the largest one: a gain has only those of its baseline."""
+    numbers = sorted({len(one.ours) for one in found} - {0})
+    return " to ".join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))
+
+
+def publish(folder: Path, recipe: Recipe, results: Path) -> None:
+    """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written.
+
+    Without a new picture of features, the page shows the earlier one.
+    """
     picture = results / f"{folder.name}.png"
+    drawn = (folder / "figure.png").exists()
     with writing(results):
         results.mkdir(parents=True, exist_ok=True)
-        if (folder / "figure.png").exists():
+        if drawn:
             copyfile(folder / "figure.png", picture)
-        shown = f"\n![{title}]({picture.name})\n" if picture.exists() else ""
+        earlier = recipe.figure.kind == "features" and picture.exists()
+        shown = f"\n![{recipe.title}]({picture.name})\n" if drawn or earlier else ""
         replace_file(results / f"{folder.name}.md", ((folder / "table.md").read_text() + shown).encode())

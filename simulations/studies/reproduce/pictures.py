@@ -45,8 +45,10 @@ def draw(recipe: Recipe, found: Sequence[Entry], runs: Sequence[Job], records: S
     """Draw the figures of a recipe into a PNG file.
 
     Nothing is drawn for gains if there are none, and for features if the run folder of a recorded row is missing, since
-    it holds the models.
+    it holds the models. An earlier picture of features is kept then, any other is removed.
     """
+    if recipe.figure.kind != "features":
+        path.unlink(missing_ok=True)
     cells = list({one.cell.folder: one.cell for one in found}.values())
     measures = recipe.figure.measures or list(recipe.measures)
     known = [one for one in found if one.measure in measures and one.mean is not None]

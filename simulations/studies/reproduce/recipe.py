@@ -1,6 +1,6 @@
 """A table or figure of a paper as a TOML file: its runs, its measures, and the paper's figures."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -220,11 +220,11 @@ class Cell(_Part):
     against: str = ""
     factors: list[float] = []
 
-    @property
-    def tuned(self) -> "Cell":
-        """The tuned counterpart of a cell, whose baseline is tuned as well."""
+    def tuned(self, factors: Sequence[float]) -> "Cell":
+        """Return the tuned counterpart of a cell, whose baseline is tuned as well."""
         against = f"{self.against}{TUNED}" if self.against else ""
-        return self.model_copy(update={"row": f"{self.row}{TUNED}", "against": against, "paper": {}})
+        changed = {"row": f"{self.row}{TUNED}", "against": against, "paper": {}, "factors": factors}
+        return self.model_copy(update=changed)
 
     @property
     def name(self) -> str:
@@ -402,7 +402,7 @@ class Recipe(_Varied):
                     yield cell
                     if self.tuned:
                         factors = self.tuned[:QUICK_FACTORS] if variant == "quick" else self.tuned
-                        yield cell.tuned.model_copy(update={"factors": factors})
+                        yield cell.tuned(factors)
 
 
 def check_settings(settings: Mapping[str, Value]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from filelock import BaseFileLock, FileLock
+from filelock import FileLock
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.common.files import read_file, replace_file, writing
@@ -37,6 +37,14 @@ NAMED = (*PACKAGES, "processor", "threads", "device")
 
 UNKNOWN = "versions not recorded"
 
+Key = tuple[str | int, ...]
+"""What identifies a line of a file."""
+
+
+def in_order(settings: Mapping[str, Value]) -> str:
+    """Return settings as a text that does not depend on their order."""
+    return json.dumps(settings, sort_keys=True, allow_nan=False)
+
 
 def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
     """Return the runs of some cells, ordered by seed; the folders are ``CELL/seed-N``."""
@@ -51,6 +59,11 @@ class Line(BaseModel):
     """A line of a JSON Lines file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @property
+    def key(self) -> Key:
+        """What identifies it: of lines with the same key, a file has one."""
+        raise NotImplementedError
 
 
 L = TypeVar("L", bound=Line)
@@ -80,18 +93,37 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
     return found
 
 
-def locked(path: Path) -> BaseFileLock:
-    """Return a lock on a JSON Lines file, and create its folder: other processes wait until the file is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path.with_name(f".{path.name}.lock"))
+class Kept(Generic[L]):
+    """Lines by their keys, stored in a file if there is a path. Lines with other keys are kept."""
 
+    kind: type[L]
 
-def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
-    """Write a JSON Lines file, if it has a path; raises `RunFolderError` if it cannot be written."""
-    if path is None:
-        return
-    with writing(path):
-        replace_file(path, "".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in lines).encode())
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lines = dict[Key, L]()
+        self._read()
+
+    def add(self, line: L) -> None:
+        """Add a line, and write the file, including what other processes have added in the meantime.
+
+        Raises `RunFolderError` if the file cannot be written.
+        """
+        if self._path is None:
+            self._hold(line)
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._path.with_name(f".{self._path.name}.lock")), writing(self._path):
+            self._read()
+            self._hold(line)
+            lines = (self._lines[key].model_dump_json(exclude_defaults=True) for key in sorted(self._lines))
+            replace_file(self._path, "".join(f"{one}\n" for one in lines).encode())
+
+    def _read(self) -> None:
+        for one in read_lines(self._path, self.kind):
+            self._hold(one)
+
+    def _hold(self, line: L) -> None:
+        self._lines[line.key] = line
 
 
 def _checked_figures(figures: dict[str, float | None]) -> dict[str, float | None]:
@@ -142,48 +174,36 @@ class Record(Line):
     courses: Annotated[dict[str, Course], AfterValidator(_checked_courses)] = {}
     clients: dict[Client, Fraction] = {}
 
+    @property
+    def key(self) -> Key:
+        """The cell, the seed and the settings."""
+        return self.cell, self.seed, in_order(self.settings)
 
-class Records:
-    """Records of finished runs, stored in a file if there is a path. Records with other settings are kept."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._runs: dict[tuple[str, int, str], Record] = {}
-        for one in read_lines(path, Record):
-            self.add(one)
+class Records(Kept[Record]):
+    """Records of finished runs."""
+
+    kind = Record
 
     def get(self, job: Job, recipe: Recipe) -> Record | None:
         """Return the record of a run, or None if none has its settings and all that the recipe needs."""
-        found = self._runs.get(_key(job.folder.parent.name, job.settings["seed"], job.asked))
+        found = self._lines.get((job.folder.parent.name, int(job.settings["seed"]), in_order(job.asked)))
         if found is None or (not found.clients and recipe.compares_clients):
             return None
         asked = {*recipe.keys, *map(course_name, recipe.figure.drawn)}
         return found if asked <= found.figures.keys() | found.courses.keys() else None
 
-    def add(self, record: Record) -> None:
-        """Add a record, and keep what other recipes needed from the same run."""
-        key = _key(record.cell, record.seed, record.settings)
-        before = self._runs.get(key)
-        if before is not None and before.versions == record.versions:
-            names = ("figures", "courses", "clients")
-            record = record.model_copy(update={name: getattr(before, name) | getattr(record, name) for name in names})
-        self._runs[key] = record
-
     def take(self, job: Job, recipe: Recipe) -> None:
-        """Record a finished run, and write the file, including what other processes have recorded there meanwhile."""
-        made = record(job, recipe)
-        if self._path is None:
-            self.add(made)
-            return
-        with locked(self._path):
-            for one in read_lines(self._path, Record):
-                self._runs.setdefault(_key(one.cell, one.seed, one.settings), one)
-            self.add(made)
-            write_lines(self._path, [self._runs[key] for key in sorted(self._runs)])
+        """Record a finished run."""
+        self.add(record(job, recipe))
 
-
-def _key(cell: str, seed: Value, settings: Mapping[str, Value]) -> tuple[str, int, str]:
-    return cell, int(seed), json.dumps(settings, sort_keys=True, allow_nan=False)
+    def _hold(self, line: Record) -> None:
+        """Hold a record, with what other recipes needed from the same run."""
+        before = self._lines.get(line.key)
+        if before is not None and before.versions == line.versions:
+            names = ("figures", "courses", "clients")
+            line = line.model_copy(update={name: getattr(before, name) | getattr(line, name) for name in names})
+        self._lines[line.key] = line
 
 
 def record(job: Job, recipe: Recipe) -> Record:

@@ -14,7 +14,7 @@ from hetfl_flwr.runs.record import Count, Fraction, Seconds
 from simulations.reports.layout import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
-from simulations.studies.reproduce.records import Line, Versions, locked, read_lines, write_lines
+from simulations.studies.reproduce.records import Kept, Key, Line, Versions, in_order
 from simulations.studies.tuning import Tuning, run_searches, search_in_turn
 
 SEED = 999
@@ -59,29 +59,20 @@ class TunedCell(Line):
         check_settings(self.settings | self.values)
         return self
 
-    def is_of(self, cell: Cell) -> bool:
-        """Return whether this is the result for a cell with its settings."""
-        return (self.cell, self.settings, self.factors) == (cell.folder, _asked(cell), cell.factors)
+    @property
+    def key(self) -> Key:
+        """The cell, its settings and the factors."""
+        return self.cell, in_order(self.settings), str(self.factors)
 
 
-class Findings:
-    """What tuning has found, stored in a file if there is a path. Results for other settings are kept."""
+class Findings(Kept[TunedCell]):
+    """What tuning has found."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._known = read_lines(path, TunedCell)
+    kind = TunedCell
 
     def of(self, cell: Cell) -> TunedCell | None:
-        """Return the newest result for a cell with its settings, if there is one."""
-        return next((one for one in reversed(self._known) if one.is_of(cell)), None)
-
-    def add(self, found: TunedCell) -> None:
-        """Add a result, and write the file, including what other processes have found in the meantime."""
-        self._known.append(found)
-        if self._path is not None:
-            with locked(self._path):
-                lines = {one.model_dump_json(): one for one in (*read_lines(self._path, TunedCell), *self._known)}
-                write_lines(self._path, [lines[key] for key in sorted(lines)])
+        """Return the result for a cell with its settings, if there is one."""
+        return self._lines.get((cell.folder, in_order(_asked(cell)), str(cell.factors)))
 
 
 def tune_cells(

@@ -53,6 +53,13 @@ def test_a_run_has_ended_when_its_summary_says_so_whatever_stands_among_its_roun
     assert Job("run", folder, {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}).finished is finished
 
 
+@pytest.mark.parametrize("made", [{"learning-rate": 0.1}, {"fedhe.alpha": 0.5}, {"rounds": 4}])
+def test_a_run_with_another_value_of_a_key_that_a_job_leaves_open_is_not_its_run(tmp_path, made):
+    """As after ``hetfl reproduce TABLE --set learning-rate=0.1`` in the same folder."""
+    folder = finish(make(tmp_path / "run", **made), rounds=made.get("rounds", 3))
+    assert not Job("run", folder, {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}).finished
+
+
 HOW = {"start-timeout": 100.0, "node-keys": "k.toml", "round-timeout": 100.0, "state-keep": 7, "track": "prometheus"}
 
 
@@ -114,11 +121,10 @@ def test_a_run_that_has_lost_its_config_gets_it_back(tmp_path, console, run_smal
     assert ((folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()) == (config, rounds)
 
 
-def test_finished_runs_with_more_rounds_than_requested_are_named(tmp_path, run_small, capsys):
+def test_a_run_with_more_rounds_than_requested_is_not_taken_for_the_requested_one(tmp_path, run_small, console):
     folder = run_small(tmp_path / "fedhe.alpha=0", rounds=2, fedhe={"alpha": 0}).folder
-    shown = Console(width=200)
-    assert run_sweep(SMALL | {"rounds": 1}, {"fedhe.alpha": [0]}, tmp_path, LocalBackend(1), shown) == ([folder], {})
-    assert "finished with 2 rounds, more than the 1 requested" in capsys.readouterr().out
+    _, failed = run_sweep(SMALL | {"rounds": 1}, {"fedhe.alpha": [0]}, tmp_path, LocalBackend(1), console)
+    assert "has reached round 2" in failed[folder]
 
 
 @pytest.mark.parametrize(
