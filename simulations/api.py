@@ -179,7 +179,7 @@ def sweep(
         check(wanted)
         failed = run_all(wanted, backend(on, workers), console)
     if failed:
-        reasons = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
+        reasons = "; ".join(f"{folder.name}: {one.reason}" for folder, one in list(failed.items())[:3])
         raise HetflError(f"{len(failed)} of {len(wanted)} runs have not finished: {reasons}")
     return [Result(job.folder) for job in wanted]
 

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.common.versions import changed
 from hetfl_flwr.config import Value
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError
+from hetfl_flwr.errors import HetflError, Interrupted, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, remove, round_of, write_checkpoint
 from hetfl_flwr.runs.folder import RunFolder
@@ -135,7 +135,7 @@ def _other_run(folder: Path, config: Mapping[str, Value]) -> str:
         return ""
     try:
         check_unchanged(folder, config, written)
-    except ConfigError as error:
+    except RunFolderError as error:
         return str(error).partition(":")[0]
     return ""
 
@@ -143,8 +143,8 @@ def _other_run(folder: Path, config: Mapping[str, Value]) -> str:
 def resumption_of(results: RunFolder) -> Resumption | None:
     """Return the resumption of a run, after reading the records in its folder; None for a new run.
 
-    Raises `RunFolderError` if something is damaged or lost without ``accept-loss``, or if the run is of another engine,
-    and `ConfigError` if the config differs from the checkpoint's in a key that must not change.
+    Raises `RunFolderError` if something is damaged or lost without ``accept-loss``, if the run is of another engine, or
+    if the config differs from the checkpoint's in a key that must not change.
     """
     config = results.config
     if not config.resume:

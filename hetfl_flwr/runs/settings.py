@@ -113,7 +113,7 @@ def config_of(folder: Path) -> RunConfig:
 
 
 def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) -> None:
-    """Raise a `ConfigError` if a run is resumed with a different value of a key that must not change.
+    """Raise a `RunFolderError` if a run is resumed with a different value of a key that must not change.
 
     Keys that the checkpoint's config lacks count as equal.
     """
@@ -121,7 +121,7 @@ def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) 
     for key, before in kept.items():
         moved = key in FOLDERS and is_folder(str(before)) and is_folder(str(now.get(key)))
         if key not in CHANGEABLE and not moved and now.get(key) != before:
-            raise ConfigError(
+            raise RunFolderError(
                 f"{folder} was run with {key} = {before!r}, not {now.get(key)!r}: only rounds, checkpoint-every, "
                 "track, callbacks, node-keys, accept-loss, start-clients, start-timeout and paths may change on resume"
             )

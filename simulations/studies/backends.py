@@ -18,14 +18,14 @@ from platform import node
 from tempfile import TemporaryDirectory
 from threading import Event, Lock
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from hetfl_flwr.common.notices import speaking_of, warn
-from hetfl_flwr.errors import ConfigError, HetflError, unknown
+from hetfl_flwr.errors import ConfigError, DivergedError, HetflError, TooFewClients, unknown
 from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
 from hetfl_flwr.runs.lock import FolderInUse
 from hetfl_flwr.runs.record import CHECKPOINTS
-from simulations.studies.jobs import Backend, Job, Submit
+from simulations.studies.jobs import Backend, Failed, Job, Submit
 
 STOPPED = "stopped"
 """Reason of an interrupted run."""
@@ -45,25 +45,25 @@ CONNECT = 10.0
 FINISHING = "the runs finish their rounds. Press Ctrl-C again to stop immediately."
 
 
-def run_job(job: Job) -> str:
-    """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
+def run_job(job: Job) -> Failed | None:
+    """Run or resume a run in this process; return why it did not end, or None. Its warnings have its name."""
     from simulations.engine.run import run_locally
 
     if _TOLD_TO_STOP.is_set():
-        return STOPPED
+        return Failed(STOPPED)
     try:
         with _BUSY, speaking_of(job.name):
             resume = any((job.folder / CHECKPOINTS).glob("round-*"))
             run_locally(job.config.to_flat(), resume=resume, verbose=False, progress=False)
     except KeyboardInterrupt:
-        return STOPPED
+        return Failed(STOPPED)
     except FolderInUse as error:
-        return f"{error.who} is executing this run: wait until it ends, and repeat the command"
+        return Failed(f"{error.who} is executing this run: wait until it ends, and repeat the command")
     except HetflError as error:
-        return str(error)
+        return Failed(str(error), by_settings=isinstance(error, DivergedError | TooFewClients))
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        return Failed(f"{type(error).__name__}: {error}")
+    return None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class LocalBackend:
         others = {*multiprocessing.active_children()}
         context = multiprocessing.get_context("spawn")
 
-        def submit(job: Job) -> "Future[str]":
+        def submit(job: Job) -> "Future[Failed | None]":
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it, up to `_begin`
             try:
                 return pool.submit(run_job, job)
@@ -175,19 +175,19 @@ class _Tasks:
         self._ray, self._task, self._stopped = ray, task, False
         self._running = set[Any]()
 
-    def run(self, job: Job) -> str:
+    def run(self, job: Job) -> Failed | None:
         """Run or resume a run on a free machine; if that is lost, continue on another one from the last checkpoint."""
         job.folder.mkdir(parents=True, exist_ok=True)
         there, lost, failed = replace(job, folder=job.folder.absolute()), STOPPED, self._ray.exceptions
         for losses in range(MAX_LOSSES + 1):
             if self._stopped:
-                return STOPPED
+                return Failed(STOPPED)
             task = self._task.remote(there, os.getcwd(), version("hetfl"))
             self._running.add(task)
             try:
-                return str(self._ray.get(task))
+                return cast("Failed | None", self._ray.get(task))
             except failed.TaskCancelledError:
-                return STOPPED
+                return Failed(STOPPED)
             except failed.RayTaskError as error:
                 raise HetflError(f"a machine of the cluster cannot run these: {_cause(error)}") from None
             except failed.RayError as error:
@@ -196,7 +196,7 @@ class _Tasks:
                     warn(f"{job.name}: {lost}; it continues on another machine from round {job.done}")
             finally:
                 self._running.discard(task)
-        return lost
+        return Failed(lost)
 
     def stop(self) -> None:
         """Let all runs finish their rounds."""
@@ -234,7 +234,7 @@ def _connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _on_machine(job: Job, imports: str, hetfl: str) -> str:
+def _on_machine(job: Job, imports: str, hetfl: str) -> Failed | None:
     """Run or resume a run on a machine of the cluster; return why it did not end, with the machine's name."""
     if version("hetfl") != hetfl:
         raise HetflError(
@@ -246,8 +246,10 @@ def _on_machine(job: Job, imports: str, hetfl: str) -> str:
         )
     if imports not in sys.path:
         sys.path.append(imports)
-    reason = run_job(job)
-    return f"on {node()}: {reason}" if reason and reason != STOPPED else reason
+    failure = run_job(job)
+    if failure is None or failure.reason == STOPPED:
+        return failure
+    return failure._replace(reason=f"on {node()}: {failure.reason}")
 
 
 def _cause(error: Exception) -> str:

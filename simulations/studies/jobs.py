@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rich.console import Console
 
@@ -69,8 +69,15 @@ class Job:
         return rounds_written(self.folder)
 
 
-Submit = Callable[[Job], "Future[str]"]
-"""Starts a run; the result is why it did not finish, or an empty text."""
+class Failed(NamedTuple):
+    """Why a run has not finished, and whether its settings are the cause, so that it would fail again."""
+
+    reason: str
+    by_settings: bool = False
+
+
+Submit = Callable[[Job], "Future[Failed | None]"]
+"""Starts a run; the result is why it did not finish, or None."""
 
 
 class Backend(Protocol):
@@ -86,7 +93,7 @@ class Backend(Protocol):
 
 def run_all(
     wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
-) -> dict[Path, str]:
+) -> dict[Path, Failed]:
     """Execute the runs that have not finished, and return the failures by folder.
 
     A stopped run is resumed from its last checkpoint; if that has other settings or more rounds, the run fails.
@@ -97,9 +104,9 @@ def run_all(
     left = deque(job for job in wanted if not job.finished)
     if not left:
         return {}
-    failed, said = dict[Path, str](), set[str]()
+    failed, said = dict[Path, Failed](), set[str]()
     done, total = {job.folder: job.done for job in left}, sum(job.rounds for job in left)
-    running = dict[Future[str], Job]()
+    running = dict[Future[Failed | None], Job]()
     try:
         with (
             Bar(console=console, label=_runs_left(len(left), len(left)), total=total, period=600) as bar,
@@ -111,23 +118,23 @@ def run_all(
                     running[submit(job)] = job
                 for future in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
-                    reason, done[job.folder] = future.result(), job.rounds
+                    failure, done[job.folder] = future.result(), job.rounds
                     said |= _notes(job, said)
-                    if not reason:
+                    if failure is None:
                         ended(job)
                         continue
-                    if reason not in failed.values():
-                        console.print(f"{job.name}: {reason}", markup=False)
-                    failed[job.folder] = reason
+                    if failure not in failed.values():
+                        console.print(f"{job.name}: {failure.reason}", markup=False)
+                    failed[job.folder] = failure
                 done |= {job.folder: job.done for job in running.values()}
                 bar.update(sum(done.values()), label=_runs_left(len(left) + len(running), len(done)))
     except KeyboardInterrupt:
         again = option(shlex.join(["hetfl", *sys.argv[1:]]), "the same call")
         have = f"{sum(job.finished for job in wanted)} of {len(wanted)} runs are finished"
         raise Interrupted(f"stopped, {have}; to continue: {again}") from None
-    for reason, count in Counter(failed.values()).items():
+    for failure, count in Counter(failed.values()).items():
         if count > 1:
-            console.print(f"{count} runs: {reason}", markup=False)
+            console.print(f"{count} runs: {failure.reason}", markup=False)
     return failed
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, Value, parse_value
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.engine.run import process_as_it_was
 from simulations.studies.jobs import Job
 
@@ -187,12 +187,12 @@ def check(wanted: Sequence[Job]) -> None:
     for job in left:
         for above in (job.folder.parent, job.folder.parent.parent):
             if (above / "config.toml").exists():
-                raise ConfigError(f"{above} holds a run: name another folder for several runs")
+                raise RunFolderError(f"{above} holds a run: name another folder for several runs")
         if (job.folder / "config.toml").exists():
             before, config = config_of(job.folder), RunConfig.from_flat(job.settings)
             if before.algorithm != config.algorithm:
                 other = job.folder.parent / config.algorithm
-                raise ConfigError(
+                raise RunFolderError(
                     f"{job.folder} holds a run of {before.algorithm}, not of {config.algorithm}: name another folder, "
                     f"such as {option(f'--out {shlex.quote(str(other))}', f'out={str(other)!r}')}"
                 )

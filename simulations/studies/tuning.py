@@ -11,6 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
+from itertools import chain
 from math import floor, inf, isfinite, log10
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +28,7 @@ from hetfl_flwr.methods import chosen, resolve
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.record import read_rounds, read_summary
 from simulations.reports.layout import NOTHING, byte_size, percent, table_of
-from simulations.studies.jobs import Backend, Job, run_all
+from simulations.studies.jobs import Backend, Failed, Job, run_all
 from simulations.studies.sweeps import check, jobs, split
 
 BEST_FILE, TRIALS_FILE = "best.toml", "tuning.json"
@@ -69,7 +70,7 @@ class Trial:
     """A trial: the values that were tried, by config key, and the results and costs of its runs, one for each seed.
 
     `validation` and `accuracy` are means over clients in the last round, then over seeds, on validation and test
-    samples; None if a run has failed. `payload` are bytes up and down.
+    samples; None if a run has failed or lost a client. `payload` are bytes up and down.
     """
 
     values: dict[str, Value]
@@ -175,8 +176,8 @@ def _shortened(value: float) -> float:
     return round(value, DIGITS - 1 - floor(log10(abs(value)))) if value else 0.0
 
 
-Search = Generator[list[list[Job]], Mapping[Path, str], Tuning]
-"""Yields the runs of the settings to try next, one list for each; receives the reasons of failed runs, by folder."""
+Search = Generator[list[list[Job]], Mapping[Path, Failed], Tuning]
+"""Yields the runs of the settings to try next, one list for each; receives why runs have failed, by folder."""
 
 
 def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)) -> Search:
@@ -235,7 +236,7 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
             break
         failed = yield [several for _, _, several in asked]
         for trial, values, several in asked:
-            reasons += [failed[job.folder] for job in several if job.folder in failed]
+            reasons += [failed[job.folder].reason for job in several if job.folder in failed]
             done.append(one := _judged(values, several, failed))
             study.tell(trial, -1.0 if one.validation is None else one.validation)
     return _written(base, done, reasons, out, seeds)
@@ -258,7 +259,7 @@ def search_in_turn(
             jobs({**base, **one}, {key: [new] for key, new in one.items()} | {"seed": [*seeds]}, out) for one in left
         ]
         failed = yield asked
-        reasons += [failed[job.folder] for several in asked for job in several if job.folder in failed]
+        reasons += [failed[job.folder].reason for job in chain(*asked) if job.folder in failed]
         done += [_judged(one, several, failed) for one, several in zip(left, asked, strict=True)]
         values = Tuning(tuple(done)).best.values
     return _written(base, done, reasons, out, seeds)
@@ -300,29 +301,43 @@ def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
 
 
 def run_searches(searches: Sequence[Search], backend: Backend, console: Console) -> list[Tuning | HetflError]:
-    """Run searches in parallel; return the result of each, or why it failed. Finished runs are not repeated."""
+    """Run searches in parallel; return the result of each, or why it failed. Finished runs are not repeated.
+
+    A run that fails because of its settings is a trial; any other failure ends the search.
+    """
     found = dict[int, Tuning | HetflError]()
     failed: Any = None  # what a generator is sent first
     while len(found) < len(searches):
-        proposed = list[list[Job]]()
+        proposed = dict[int, list[list[Job]]]()
         for number, one in enumerate(searches):
             if number not in found:
                 try:
-                    proposed += one.send(failed)
+                    proposed[number] = one.send(failed)
                 except StopIteration as ended:
                     found[number] = ended.value
                 except HetflError as error:
                     found[number] = error
-        failed, right = dict[Path, str](), list[Job]()
-        for several in proposed:
-            try:
-                check(several)
-                right += several
-            except (ConfigError, FederationError) as error:  # settings that a method refuses are a failed trial
-                console.print(f"{several[0].name}: {error}", markup=False)
-                failed |= {job.folder: str(error) for job in several}
-        failed |= run_all(right, backend, console)
+        failed = _run([*chain(*proposed.values())], backend, console)
+        for number, trials in proposed.items():
+            here = [failed[job.folder] for job in chain(*trials) if job.folder in failed]
+            if broken := [one.reason for one in here if not one.by_settings]:
+                found[number] = HetflError(broken[0])
     return [found[number] for number in range(len(searches))]
+
+
+def _run(trials: Sequence[Sequence[Job]], backend: Backend, console: Console) -> dict[Path, Failed]:
+    """Run the trials whose clients fit together, and return why runs have failed, by folder."""
+    failed, right = dict[Path, Failed](), list[Job]()
+    for several in trials:
+        try:
+            check(several)
+            right += several
+        except HetflError as error:
+            failure = Failed(str(error), by_settings=isinstance(error, ConfigError | FederationError))
+            failed |= {job.folder: failure for job in several}
+            if failure.by_settings:
+                console.print(f"{several[0].name}: {error}", markup=False)
+    return failed | run_all(right, backend, console)
 
 
 def tune(
@@ -371,7 +386,7 @@ def _rounded(one: Distribution, value: Value) -> Value:
     return value
 
 
-def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:
+def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, Failed]) -> Trial:
     ended = [job for job in several if job.folder not in failed]
     summaries = [summary for job in ended if (summary := read_summary(job.folder))]
     validation = [last for job in ended if (last := _last_validation(job)) is not None]
@@ -386,12 +401,13 @@ def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Pa
 
 
 def _last_validation(job: Job) -> float | None:
-    """Return the validation accuracy of a finished run's last round."""
+    """Return the validation accuracy of a finished run's last round; None if a client that had one has none there."""
     rounds = read_rounds(job.folder)
     if not rounds or rounds[-1].round < job.rounds:
         missing = f"rounds.jsonl does not reach round {job.rounds}"
         raise RunFolderError(f"{job.folder}: {missing}: remove the folder to run it again")
-    return rounds[-1].validation_accuracy
+    measured = [{one for one, its in at.clients.items() if "validation-accuracy" in its} for at in rounds]
+    return rounds[-1].validation_accuracy if measured[-1] == set().union(*measured) else None
 
 
 def tuning_table(found: Tuning) -> Table:

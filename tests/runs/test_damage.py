@@ -18,7 +18,7 @@ from hetfl_flwr import RoundCallback
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
-from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
+from hetfl_flwr.errors import FederationError, RunFolderError, StateError
 from hetfl_flwr.node import registration
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.folder import KNOWLEDGE
@@ -512,7 +512,7 @@ def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
     go_on(folder, dataset=str(moved))
     a_table(moved, flip=150)
     assert "names have changed" in refusal(StateError, go_on, folder, rounds=6)
-    assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
+    assert "was run with dataset = " in refusal(RunFolderError, go_on, folder, dataset="digits", rounds=6)
 
 
 def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, on_a_table, elsewhere):

@@ -434,7 +434,7 @@ def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_fe
     other = resumed(config, seed=1)
     grid = Meddled(other, run=8)
     grid.engine = "deployment"
-    assert "seed = 0" in refusal(ConfigError, run_federation, other, grid, run_id=8)
+    assert "seed = 0" in refusal(RunFolderError, run_federation, other, grid, run_id=8)
 
 
 def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):

@@ -15,7 +15,7 @@ from fixtures.folders.run_folders import client, finish, make
 from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError
+from hetfl_flwr.errors import HetflError, Interrupted, RunFolderError
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.record import rounds_written
 from simulations.reports.doubts import too_short
@@ -124,7 +124,7 @@ def test_a_run_that_has_lost_its_config_gets_it_back(tmp_path, console, run_smal
 def test_a_run_with_more_rounds_than_requested_is_not_taken_for_the_requested_one(tmp_path, run_small, console):
     folder = run_small(tmp_path / "fedhe.alpha=0", rounds=2, fedhe={"alpha": 0}).folder
     _, failed = run_sweep(SMALL | {"rounds": 1}, {"fedhe.alpha": [0]}, tmp_path, LocalBackend(1), console)
-    assert "has reached round 2" in failed[folder]
+    assert "has reached round 2" in failed[folder].reason
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_other_settings_in_a_run_s_place_are_refused(tmp_path, console, refusal,
     """Also where nothing is said of a key, and its default is another value than that of the run that is there."""
     run_small(tmp_path / "seed=0")
     other = {key: value for key, value in SMALL.items() if key != "batch-size"}
-    said = refusal(ConfigError, run_sweep, other, {"seed": [0, 1]}, tmp_path, 1, console)
+    said = refusal(RunFolderError, run_sweep, other, {"seed": [0, 1]}, tmp_path, 1, console)
     assert "batch-size = 20, not 50" in said
     assert [path.name for path in tmp_path.iterdir()] == ["seed=0"]
 
 
 def test_a_run_of_another_algorithm_in_the_place_is_named_with_a_folder_that_is_free(tmp_path, console, refusal):
     make(tmp_path / "seed=0", algorithm="fedproto")
-    said = refusal(ConfigError, run_sweep, SMALL, {"seed": [0, 1]}, tmp_path, 1, console)
+    said = refusal(RunFolderError, run_sweep, SMALL, {"seed": [0, 1]}, tmp_path, 1, console)
     assert "fedproto" in said
     assert f"--out {tmp_path}/fedhe" in said
 
@@ -179,14 +179,14 @@ class Failing(RoundCallback):
 def test_a_line_of_a_run_names_the_run(tmp_path, capsys):
     """What runs at the same time writes to one place."""
     settings = {**SMALL, "callbacks": f"{__name__}:Failing"}
-    assert [run_job(Job(f"local seed={s}", tmp_path / str(s), {**settings, "seed": s})) for s in (0, 1)] == ["", ""]
+    assert [run_job(Job(f"local seed={s}", tmp_path / str(s), {**settings, "seed": s})) for s in (0, 1)] == [None, None]
     lines = [line for line in capsys.readouterr().err.splitlines() if "Failing" in line]
     assert [line.split(": ")[1] for line in lines] == ["local seed=0", "local seed=1"]
 
 
 def test_a_run_that_another_process_makes_is_waited_for_and_not_put_elsewhere(tmp_path):
     lock = FolderLock(tmp_path, run=1)
-    said = run_job(Job("fedhe", tmp_path, SMALL))
+    said = run_job(Job("fedhe", tmp_path, SMALL)).reason
     lock.release()
     assert (f"process {os.getpid()} on " in said, "wait until it ends" in said, "folder" in said) == (True, True, False)
 

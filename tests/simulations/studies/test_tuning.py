@@ -174,6 +174,37 @@ def test_two_searches_do_not_share_a_folder(tmp_path):
         held.release()
 
 
+OPTIMIZERS = {"optimizer": Among(("sgd", "adam"))}
+
+
+def test_a_trial_that_could_not_be_run_ends_the_search(tmp_path, refusal):
+    """Else the method would be tuned by the other trials alone."""
+    tuned(tmp_path, OPTIMIZERS, trials=1)
+    said = refusal(HetflError, tuned, tmp_path, OPTIMIZERS, base={"batch-size": 20})
+    assert "was run with batch-size = 50, not 20" in said
+
+
+def test_a_trial_whose_run_another_process_makes_ends_the_search(tmp_path, refusal):
+    held = FolderLock(tmp_path / "optimizer=sgd,seed=0", run=1)
+    try:
+        assert "is executing this run" in refusal(HetflError, tuned, tmp_path, OPTIMIZERS)
+    finally:
+        held.release()
+    assert len(tuned(tmp_path, OPTIMIZERS).trials) == 2
+
+
+def test_a_trial_that_has_lost_a_client_is_not_judged_by_the_others(tmp_path):
+    best = tuned(tmp_path, OPTIMIZERS).best
+    path = tmp_path / f"optimizer={best.values['optimizer']},seed=0" / "rounds.jsonl"
+    *earlier, last = path.read_text().splitlines()
+    ended = json.loads(last)
+    del ended["clients"]["1"]
+    path.write_text("\n".join([*earlier, json.dumps(ended)]) + "\n")
+    again = tuned(tmp_path, OPTIMIZERS)
+    assert [one.validation for one in again.trials if one.values == best.values] == [None]
+    assert again.best.values != best.values
+
+
 def test_a_trial_that_fails_is_not_the_best():
     trials = tuple(
         Trial({"learning-rate": rate}, value, 0.5, 1.0, 2.0) for rate, value in ((1.0, None), (0.1, 0.4), (0.2, 0.4))
