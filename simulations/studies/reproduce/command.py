@@ -19,6 +19,7 @@ from simulations.studies.reproduce.page import (
     as_json,
     differences_as_markdown,
     lessened,
+    lost_as_markdown,
     markdown,
     merged,
     publish,
@@ -68,23 +69,31 @@ class Options(NamedTuple):
         owner = load(recipe.runs) if recipe.runs else recipe
         variant: Variant = "full" if self.variant == "short" and not owner.has_short else self.variant
         own = {"title": f"{recipe.title}: {variant} variant, not {recipe.setting}"} if variant != "full" else {}
-        less = {"found": "", "note": ""} if variant == "quick" else {}  # they describe the other variants
+        less = {"note": ""} if variant == "quick" else {}  # it describes the other variants
+        if variant == "quick" or self.extra.keys() - {*PLACES}:
+            less["found"] = ""
         return recipe.model_copy(update={"variant": variant, **own, **less})
 
     def cells(self, recipe: Recipe) -> list[Cell]:
-        """Return the requested cells; raises a `ConfigError` if they cannot have the settings in `extra`."""
+        """Return the requested cells with the settings in `extra`.
+
+        Raises a `ConfigError` if they cannot have them, or are told apart by them.
+        """
         for key in ("seed", "output-dir", "resume"):
             if key in self.extra:
                 why = "runs get seeds from 0 and folders in --out, and continue automatically"
                 raise ConfigError(f"--set {key}: leave it out, as {why}")
-        cells = [
-            cell.model_copy(update={"settings": {**cell.settings, **self.extra}})
-            for cell in recipe.cells(recipe.variant)
-            if cell.matches(self.only)
-        ]
-        for cell in cells:
+        cells = [cell for cell in recipe.cells(recipe.variant) if cell.matches(self.only)]
+        for key in self.extra.keys() - {*PLACES}:
+            owner = key.rpartition(".")[0]
+            own = [cell.settings for cell in cells if owner in ("", cell.settings["algorithm"])]
+            if len(values := {str(settings.get(key, "default")) for settings in own}) > 1:
+                some = ", ".join(sorted(values)[:3])
+                raise ConfigError(f"--set {key}: rows or columns differ in it ({some}): choose equal ones with --only")
+        changed = [cell.model_copy(update={"settings": {**cell.settings, **self.extra}}) for cell in cells]
+        for cell in changed:
             RunConfig.from_flat(cell.settings)
-        return cells
+        return changed
 
     def kept(self, name: str) -> Path | None:
         """Return the file of records of this name, if records are kept."""
@@ -217,13 +226,18 @@ def _report(
 ) -> None:
     """Show a recipe's figures and write them, with a picture, into its folder and the folder of results."""
     recipe, cells, folder = task.recipe, task.cells, task.folder
-    figures, less = entries(recipe, cells, records), lessened(recipe, cells)
+    figures, less = entries(recipe, cells, records), lessened(recipe, cells, task.seeds)
     command = options.command(task.name, recipe)
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
     made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(cells) * task.seeds} runs"
     versions = environments(one.versions for one in records)
     gaps = differences_as_markdown(recipe, figures, last_rises(recipe, cells, records))
-    more = [gaps, tuning, ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked)]
+    more = [
+        gaps,
+        lost_as_markdown(cells, records),
+        tuning,
+        ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked),
+    ]
     page = markdown(recipe, figures, "; ".join([made, *versions]), less, more)
     console.print(Markdown(page))
     folder.mkdir(parents=True, exist_ok=True)

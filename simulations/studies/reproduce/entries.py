@@ -57,6 +57,8 @@ class Entry:
         Row and column.
     measure : str
         Its name in the paper.
+    key : str
+        What is measured (`simulations.studies.reproduce.keys`).
     unit : str
         The unit of all figures.
     paper : float or None
@@ -73,6 +75,7 @@ class Entry:
 
     cell: Cell
     measure: str
+    key: str
     unit: str
     paper: float | None
     ours: Mapping[int, float]
@@ -183,7 +186,7 @@ def entries(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
     for cell, (name, one) in product(cells, recipe.measures.items()):
         other = baseline(cell, one)
         paper, theirs = cell.paper.get(name), other.paper.get(name) if other else None
-        found.append(Entry(cell, name, one.unit, paper, ours(cell, one), ours(other, one), judged, theirs))
+        found.append(Entry(cell, name, one.key, one.unit, paper, ours(cell, one), ours(other, one), judged, theirs))
     return found
 
 

@@ -27,6 +27,8 @@ CHOSEN = {
 NO_PAPER = "No paper's"
 """What a report says in place of a paper."""
 
+FOUND, FOUND_IN_ALL = "**Found:**", "**Found in the kept report:**"
+
 NOT_TUNED = ", not tuned"
 """What the name of a row or measure without tuning ends in, among tuned rows."""
 
@@ -42,7 +44,7 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
         columns = dict.fromkeys(one.cell.column for one in found if one.ours)
         those = {column: merged([one for one in found if one.cell.column == column]) for column in columns}
         tables = [_grid(recipe, several, lambda one: one.label, column) for column, several in those.items()]
-    legend = f"Rows have tuned settings; '{GAIN}{NOT_TUNED}' is with the others. " * bool(recipe.tuned)
+    legend = f"Rows have tuned settings; what is '{NOT_TUNED[2:]}' is with the others. " * bool(recipe.tuned)
     legend += "Mean ± deviation over the seeds"
     legend += "; in brackets the paper's figure" * any(one.paper is not None for one in found)
     legend += ", bold where our 95 % interval (Student's t) holds it" * any(one.within is not None for one in found)
@@ -52,7 +54,9 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
         f"**Reduced from the {'paper' if recipe.paper else 'full table'}:** {less}" if less else "",
         recipe.note.strip(),
         CHOSEN.get(recipe.chosen, ""),
-        f"**Found:** {recipe.found.strip()}" if recipe.found and any(one.ours for one in found) else "",
+        f"{FOUND_IN_ALL if less else FOUND} {recipe.found.strip()}"
+        if recipe.found and any(one.ours for one in found)
+        else "",
         *tables,
         f"{legend}. {counted(found)}",
         *more,
@@ -67,14 +71,14 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
     """
     tuned = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors and one.ours}
     asked = {one.cell.row.removesuffix(TUNED) for one in found if one.cell.factors}
-    gains = {one.cell.row: one for one in found if one.measure == GAIN}
+    gains = {one.cell.row: one for one in found if one.key == GAIN}
     left = list[Entry]()
     for one in found:
         row = one.cell.row.removesuffix(TUNED) if one.cell.factors else one.cell.row
         if row in tuned and one.cell.factors:
             named = one.cell.model_copy(update={"row": row})
-            if one.measure == GAIN and row in gains:
-                left.append(replace(gains[row], measure=f"{GAIN}{NOT_TUNED}"))
+            if one.key == GAIN and row in gains:
+                left.append(replace(gains[row], measure=f"{one.measure}{NOT_TUNED}"))
             left.append(replace(one, cell=named))
         elif row not in tuned and not one.cell.factors:
             said = f"{row}{NOT_TUNED}" if row in asked else row
@@ -183,8 +187,23 @@ def as_json(recipe: Recipe, found: Sequence[Entry], records: Sequence[Record], c
     return json.dumps({**whole, "versions": versions, "figures": figures}, indent=1, allow_nan=False) + "\n"
 
 
-def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
-    """Describe how cells differ from the full table: config keys, and missing cells."""
+def lost_as_markdown(cells: Sequence[Cell], records: Sequence[Record]) -> str:
+    """Return which runs have results of fewer clients than the others of their column, or an empty text."""
+    by_folder = {cell.folder: cell for cell in cells}
+    counts = [((by_folder[one.cell].column, one.settings.get("clients")), one) for one in records if one.clients]
+    most: dict[object, int] = {}
+    for alike, one in counts:
+        most[alike] = max(most.get(alike, 0), len(one.clients))
+    lost = [
+        f"{by_folder[one.cell].name}, seed {one.seed} ({len(one.clients)} of {most[alike]})"
+        for alike, one in counts
+        if len(one.clients) < most[alike]
+    ]
+    return f"**Without some clients**, which have no result in the last round: {'; '.join(lost)}." if lost else ""
+
+
+def lessened(recipe: Recipe, cells: Sequence[Cell], seeds: int) -> str:
+    """Describe how cells differ from the full table: config keys, missing cells and rows to compare with, and seeds."""
     whole = {cell.folder: cell.settings for cell in recipe.cells()}
     changed: dict[str, dict[str, None]] = {}
     for cell in cells:
@@ -196,6 +215,11 @@ def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
     words = [f"{key} = {' or '.join(values)}" for key, values in changed.items()]
     if len(cells) < len(whole):
         words.append(f"{len(cells)} of {len(whole)} cells")
+    shown = {(cell.row, cell.column) for cell in cells}
+    lacking = dict.fromkeys(cell.against for cell in cells if cell.against and (cell.against, cell.column) not in shown)
+    words += [f"without {row}, so there is no difference from it" for row in lacking]
+    if seeds < recipe.seeds:
+        words.append(f"{seeds} of {recipe.seeds} seeds")
     return "; ".join(words) + "." if words else ""
 
 

@@ -121,7 +121,7 @@ def _scale(axes: Any, unit: str, found: Sequence[Entry]) -> None:
     if unit == "%":
         most = max(one.deviation or 0 for one in found)
         ends = np.clip([10 * floor((values.min() - most) / 10), 10 * ceil((values.max() + most) / 10)], 0, 100)
-        edge = (ends[1] - ends[0]) / 50
+        edge = max(ends[1] - ends[0], 1) / 50
         axes.set_xlim(ends[0] - edge, ends[1] + edge)
     elif values.min() > 0 and values.max() > DECADES * values.min():
         axes.set_xscale("log")

@@ -31,7 +31,7 @@ TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 TUNED = ", tuned"
 """What the name of a tuned row ends in."""
 
-MAX_SEEDS = 1000
+MAX_SEEDS = 999
 """Maximum number of seeds."""
 
 QUICK_FACTORS = 2

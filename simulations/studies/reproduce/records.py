@@ -74,10 +74,14 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
 
     Raises a `RunFolderError` if it cannot be read, or a line is not valid.
     """
-    found = list[L]()
+    found, earlier = list[L](), dict[Key, int]()
     try:
         for line in read_file(path).splitlines() if path is not None else []:
-            found.append(kind.model_validate_json(line))
+            one = kind.model_validate_json(line)
+            if one.key in earlier:
+                raise ConfigError(f"the same cell and settings as in line {earlier[one.key]}")
+            found.append(one)
+            earlier[one.key] = len(found)
     except FileNotFoundError:
         pass
     except (ValidationError, ConfigError) as error:

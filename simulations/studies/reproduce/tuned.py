@@ -18,7 +18,7 @@ from simulations.studies.reproduce.records import Kept, Key, Line, Versions, in_
 from simulations.studies.tuning import Tuning, run_searches, search_in_turn
 
 SEED = 999
-"""Seed of the tuning runs. No table uses it, so no row is measured on the split that it was tuned on."""
+"""Seed of the tuning runs. No table has so many seeds, so no row is measured on the split that it was tuned on."""
 
 
 class TunedCell(Line):

@@ -19,7 +19,14 @@ from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Options, reproduce
 from simulations.studies.reproduce.entries import Entry, entries, last_rises, ranking
-from simulations.studies.reproduce.page import as_markdown, counted, differences_as_markdown, markdown, merged
+from simulations.studies.reproduce.page import (
+    as_markdown,
+    counted,
+    differences_as_markdown,
+    lost_as_markdown,
+    markdown,
+    merged,
+)
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, check_reported, course_name, measured, read_lines
@@ -310,6 +317,41 @@ def test_a_record_that_cannot_be_is_named_with_its_line_and_what_to_do(tmp_path,
     assert (f"{path}, line 2: " in line, said in line, "delete the line" in line) == (True, True, True)
 
 
+def test_two_records_of_one_run_are_refused(tmp_path, refusal):
+    """As after two files have been joined: which of them is right, only the user can say."""
+    path = tmp_path / "small.jsonl"
+    path.write_text(RECORD + RECORD.replace('"1": 0.5', '"1": 0.75'))
+    assert "line 2: the same cell and settings as in line 1" in refusal(RunFolderError, Records, path)
+
+
+def test_a_key_in_which_rows_differ_cannot_be_set_for_all(recipe, run_recipe, refusal):
+    """The rows would be equal, and their names would still say that they are not."""
+    recipe.write_text(RECIPE.replace('"local" }', '"local", rounds = 6 }'))
+    assert "--set rounds: rows or columns differ in it (3, 6)" in refusal(ConfigError, run_recipe, extra={"rounds": 1})
+    assert "algorithm" in refusal(ConfigError, run_recipe, extra={"algorithm": "fedhe"})
+    options = Options(Path("out"), only=["Private"], extra={"rounds": 1, "fedhe.alpha": 1.0})
+    assert [cell.settings["rounds"] for cell in options.cells(load(str(recipe)))] == [1]
+
+
+def test_what_was_found_is_not_said_of_other_settings(recipe):
+    recipe.write_text(RECIPE.replace("seeds = 2", 'seeds = 2\nfound = "FedHe is best."'))
+    found = [
+        Options(Path("out"), extra=extra).recipe(str(recipe)).found for extra in ({}, {"device": "cpu"}, {"rounds": 1})
+    ]
+    assert found == ["FedHe is best.", "FedHe is best.", ""]
+
+
+def test_runs_without_some_clients_are_named():
+    """A client that diverged has no result; the means are over the others."""
+    cells = [Cell(row=row, column="IID", settings={"clients": 2}, paper={}) for row in ("A", "B")]
+    whole = Record(
+        cell=cells[0].folder, seed=0, settings={"clients": 2}, versions=[], figures={}, clients={0: 1.0, 1: 1.0}
+    )
+    less = whole.model_copy(update={"cell": cells[1].folder, "seed": 1, "clients": {0: 1.0}})
+    assert lost_as_markdown(cells, [whole, whole.model_copy(update={"seed": 1})]) == ""
+    assert lost_as_markdown(cells, [whole, less]).endswith("in the last round: B, IID, seed 1 (1 of 2).")
+
+
 def test_a_pipe_in_place_of_records_is_not_waited_for(tmp_path, refusal):
     os.mkfifo(tmp_path / "small.jsonl")
     assert "it is not a regular file; move it away" in refusal(RunFolderError, Records, tmp_path / "small.jsonl")
@@ -436,20 +478,20 @@ CELL = Cell(row="A", column="", settings={}, paper={})
 @pytest.mark.filterwarnings("error")
 def test_statistics_over_seeds():
     """Of 1, 2, 3 the mean is 2 and the deviation 1; Student's t for 2 degrees of freedom and 95 % is 4.3027."""
-    one = Entry(CELL, "m", "", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
+    one = Entry(CELL, "m", "accuracy", "", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
     assert (one.mean, one.deviation, one.difference, one.away) == (2, 1, -2, 2)
     assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
-    assert (one.within, Entry(CELL, "m", "", 5.0, one.ours, {}).within) == (True, False)
+    assert (one.within, Entry(CELL, "m", "accuracy", "", 5.0, one.ours, {}).within) == (True, False)
     half = 4.30265 / 3**0.5
     assert one.against == (0, 1, pytest.approx((-half, half), rel=1e-5), None)  # of 1, 0, -1: no difference at all
-    once = Entry(CELL, "m", "%", 4.0, {0: 1.0}, {0: 2.0})
+    once = Entry(CELL, "m", "accuracy", "%", 4.0, {0: 1.0}, {0: 2.0})
     unknown = (once.deviation, once.interval, once.within, once.away, once.against)
     assert (once.mean, unknown) == (1, (None,) * 5)
     ours, theirs = {0: 3.0, 1: 5.0, 2: 4.0, 3: 9.0}, {0: 2.0, 1: 5.5, 2: 1.0, 3: 4.0}
     p = ttest_rel(list(ours.values()), list(theirs.values())).pvalue
-    assert Entry(CELL, "m", "%", None, ours, theirs).against[:2] == pytest.approx((2.125, p))
+    assert Entry(CELL, "m", "accuracy", "%", None, ours, theirs).against[:2] == pytest.approx((2.125, p))
     nearly = dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}
-    same = Entry(CELL, "m", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
+    same = Entry(CELL, "m", "accuracy", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
     assert (same.interval, same.against) == (pytest.approx((93.1, 93.1)), None)  # but for rounding, no deviation
 
 
@@ -465,7 +507,7 @@ def test_statistics_over_seeds():
     ],
 )
 def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, known):
-    one = Entry(CELL, "m", unit, ours[0], dict(enumerate(ours)), {})
+    one = Entry(CELL, "m", "accuracy", unit, ours[0], dict(enumerate(ours)), {})
     assert (one.interval is not None, one.within is not None) == (known, known)
 
 
@@ -615,7 +657,8 @@ def test_a_comparison_of_our_own_is_not_less_than_a_paper(recipe, run_recipe, mo
     _, folder, _ = run_recipe(only=["Private"], variant="quick", report_only=True)
     text = (folder / "table.md").read_text()
     assert "# Small table: quick variant, not the full table's setting\n\nNo paper's; Table 1. Made by" in text
-    assert "**Reduced from the full table:** rounds = 1 instead of 3; 1 of 2 cells." in text
+    less = "rounds = 1 instead of 3; 1 of 2 cells; without FedHe, so there is no difference from it; 1 of 2 seeds."
+    assert f"**Reduced from the full table:** {less}" in text
     assert "| Private (quick, not the full table's setting) |" in text
 
 
@@ -717,7 +760,7 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     plain = Cell(row="A", column="", settings={}, paper={})
     cells = [plain, plain.tuned([0.3, 1]), Cell(row="B", column="", settings={}, paper={})]
     found = [
-        Entry(cell, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
+        Entry(cell, measure, measure, "", None, {0: value + 10 * (measure == "gain")}, {})
         for value, cell in enumerate(cells)
         for measure in ("accuracy", "gain")
     ]
@@ -732,7 +775,15 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
 
 def ranked(values):
     found = [
-        Entry(Cell(row=row, column=column, settings={}, paper={}), "accuracy", "%", None, dict(enumerate(ours)), {})
+        Entry(
+            Cell(row=row, column=column, settings={}, paper={}),
+            "accuracy",
+            "accuracy",
+            "%",
+            None,
+            dict(enumerate(ours)),
+            {},
+        )
         for (row, column), ours in values.items()
     ]
     return ranking(found, "accuracy")
