@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isnan
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,8 @@ def _words(gain: Any, better: str, worse: str, comparisons: int) -> str:
         return f"{better} {gain.name} by {points(gain.difference)} points {interval(gain.low, gain.high)}"
     if gain.verdict == "harms":
         return f"{worse} {gain.name} by {points(-gain.difference)} points {interval(-gain.high, -gain.low)}"
+    if isnan(gain.p):
+        return f"{gain.name}: {_difference(gain, ' points')}, not tested"
     corrected = f" after correction for {comparisons} comparisons" * bool(gain.p < LEVEL)
     return f"{gain.name}: no significant difference{corrected}: {_difference(gain, ' points')}"
 
@@ -159,6 +162,8 @@ def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str, comparisons: i
     among = "" if measure == ACCURACY.words else f" in {measure}"
     said = f"{method} {better} {helped or 'none'} of {clients}, {worse} {harmed or 'none'}{among}"
     average = f"{with_interval(mean, ' points')} on average over clients" if mean.source == "seeds" else ""
+    if gains.p.isna().all():
+        return f"{method}: {points(mean.mean, sign=True)} points{among} on average over clients, not tested."
     if unclear == len(gains):
         any_client = f"any of the {clients}" if len(gains) > 1 else "the only client"
         corrected = f" after correction for {comparisons} comparisons" * bool((gains.p < LEVEL).any())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from operator import itemgetter
 from statistics import fmean, pstdev, stdev
 from typing import Any, Literal
@@ -44,6 +45,9 @@ UNEQUAL_KEYS = (
     "learning-rate",
 )
 
+UNEQUAL_SAMPLES = 1.5
+"""Smallest ratio of trained samples per client and round at which runs are not directly comparable."""
+
 
 def shared_terms(groups: Sequence[Group]) -> str:
     """Return one line of the data set, clients, rounds and seeds that all groups have in common."""
@@ -57,9 +61,24 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
     for key in UNEQUAL_KEYS:
         values = [group.runs[0].config.get(key) for group in groups]
         found[key] = ["" if value is None else str(value) for value in values]
+    samples = [_samples(group) for group in groups]
+    if max(samples) >= UNEQUAL_SAMPLES * min((one for one in samples if one), default=inf):
+        found["samples per client and round"] = [f"{one:.0f}" if one else "" for one in samples]
     unequal = {name: values for name, values in found.items() if len({*values} - {""}) > 1}
     differences = [f"{name} ({_by_value(values, groups)})" for name, values in unequal.items()]
     return f"Not directly comparable: these runs differ in {', '.join(differences)}." if differences else None
+
+
+def _samples(group: Group) -> float:
+    """Return how many samples a client of these runs trains on in a round, on average; 0 if unknown."""
+    seen = [
+        values["samples-seen"]
+        for run in group.runs
+        for at in run.rounds
+        for values in at.clients.values()
+        if values.get("samples-seen")
+    ]
+    return fmean(seen) if seen else 0.0
 
 
 def _by_value(values: Sequence[str], groups: Sequence[Group]) -> str:

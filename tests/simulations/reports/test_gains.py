@@ -160,6 +160,17 @@ def test_other_measures_have_separate_differences_intervals_and_verdicts(tmp_pat
     assert "2 comparisons" in " ".join(found.attrs["notes"])
 
 
+def test_one_seed_without_an_interval_tests_nothing(tmp_path):
+    """So it is not said that there is no significant difference."""
+    folders = [ended(tmp_path / "a", ALONE[0], algorithm="local"), ended(tmp_path / "b", HELPED[0])]
+    with_quality(folders, "balanced_accuracy", [[0.5, 0.5, 0.5], [0.6, 0.6, 0.3]])
+    found = gains(folders, measure="balanced-accuracy")
+    assert found.attrs["sentences"] == {
+        "fedhe": "fedhe: 0.0 points in balanced accuracy on average over clients, not tested."
+    }
+    assert found.words.tolist()[2] == "client 2: -20.0 points, not tested"
+
+
 def test_a_run_is_paired_with_the_local_run_of_the_same_settings(tmp_path):
     ended(tmp_path / "a", [0.1, 0.1, 0.1], algorithm="local", **{"learning-rate": 0.5})
     ended(tmp_path / "b", ALONE[0], algorithm="local", **{"learning-rate": 0.1})

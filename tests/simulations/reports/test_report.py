@@ -154,6 +154,19 @@ def test_runs_that_differ_from_most_are_named(tmp_path):
     assert "differ in models (lenet5: fedrep; mlp: the others)." in str(compare_table(runs).caption)
 
 
+def test_methods_that_train_on_unlike_numbers_of_samples_are_named(tmp_path):
+    """As FedH2L, whose round has one mini-batch by default."""
+
+    def run(name, seen):
+        lines = [line(0, [0.1, 0.1]), line(1, [0.4, 0.6])]
+        lines[1]["clients"] = {client: one | {"samples-seen": seen} for client, one in lines[1]["clients"].items()}
+        return load_run(make(tmp_path / name, lines, algorithm=name, rounds=1))
+
+    runs = [run("fedh2l", 50), run("local", 150), run("agg", 130)]
+    assert "samples per client and round (50: fedh2l; 150: local; 130: agg)." in str(compare_table(runs).caption)
+    assert "Not directly comparable" not in str(compare_table(runs[1:]).caption)
+
+
 def test_seeds_are_grouped(tmp_path):
     """Last accuracies 0.8 and 0.6: mean 0.7, sample deviation sqrt(2 * 0.1^2) = 0.1414; bests likewise."""
     weaker = [*LINES[:3], line(3, [0.5, 0.7], sent=300)]
