@@ -1,4 +1,4 @@
-"""CHFL, server side: the sum of the clients' heads.
+"""CHFL, server side: the mean or the sum of the clients' heads.
 
 Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
 """
@@ -43,7 +43,7 @@ def summed_heads(classes: int, width: int) -> PayloadSpec:
 
 
 class CHFL(KnowledgeStrategy):
-    """Adds up the clients' heads; bodies, inputs and labels may be of any kind.
+    """Averages the clients' heads, or adds them up; bodies, inputs and labels may be of any kind.
 
     Eq. (4), Algorithm 1 line 7. Clients must only have the same classes and embedding width D. With ``width = 0`` in
     the run config D is 64, and a body of another width gets a projection to it.
