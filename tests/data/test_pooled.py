@@ -14,7 +14,7 @@ from hetfl_flwr import run
 from hetfl_flwr.client_app import app as client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
 
 K = 4
@@ -162,7 +162,7 @@ def test_a_run_says_how_many_rows_its_clients_train_on_with_any_number_of_worker
 def test_a_run_goes_on_with_all_data_in_one_place_and_not_without(tmp_path, refusal):
     whole = run("local", **KEYS, out=tmp_path / "whole")
     half = run("local", **{**KEYS, "rounds": 1}, out=tmp_path / "half", settings={"checkpoint-every": 1})
-    refused = refusal(ConfigError, run, "local", **{**KEYS, "pooled": False}, out=half.folder, resume=True)
+    refused = refusal(RunFolderError, run, "local", **{**KEYS, "pooled": False}, out=half.folder, resume=True)
     assert "pooled = True, not False" in refused
     more = run("local", progress=False, rounds=2, out=half.folder, resume=True)
     assert more.clients.equals(whole.clients)
