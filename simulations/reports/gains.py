@@ -35,7 +35,7 @@ from simulations.reports.runs import POOLED, Run
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVEL = 0.05
+SIGNIFICANCE = 0.05
 """A difference is significant if its corrected p value is below this."""
 
 NO_ANSWER = (
@@ -134,7 +134,7 @@ def _gains(values: pd.DataFrame, measure: Measure, baseline: str) -> pd.DataFram
     tested = frame.p.notna()
     frame.loc[tested, "p_corrected"] = holm(frame.p[tested].tolist())
     shown = frame.difference.gt(0).map({True: "helps", False: "harms"})
-    frame["verdict"] = shown.where(frame.p_corrected < LEVEL, "unclear")
+    frame["verdict"] = shown.where(frame.p_corrected < SIGNIFICANCE, "unclear")
     frame["words"] = [_words(gain, *VERBS[baseline], tested.sum()) for gain in frame.itertuples()]
     return frame
 
@@ -146,7 +146,7 @@ def _words(gain: Any, better: str, worse: str, comparisons: int) -> str:
         return f"{worse} {gain.name} by {points(-gain.difference)} points {interval(-gain.high, -gain.low)}"
     if isnan(gain.p):
         return f"{gain.name}: {_difference(gain, ' points')}, not tested"
-    corrected = f" after correction for {comparisons} comparisons" * bool(gain.p < LEVEL)
+    corrected = f" after correction for {comparisons} comparisons" * bool(gain.p < SIGNIFICANCE)
     return f"{gain.name}: no significant difference{corrected}: {_difference(gain, ' points')}"
 
 
@@ -166,7 +166,7 @@ def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str, comparisons: i
         return f"{method}: {points(mean.mean, sign=True)} points{among} on average over clients, not tested."
     if unclear == len(gains):
         any_client = f"any of the {clients}" if len(gains) > 1 else "the only client"
-        corrected = f" after correction for {comparisons} comparisons" * bool((gains.p < LEVEL).any())
+        corrected = f" after correction for {comparisons} comparisons" * bool((gains.p < SIGNIFICANCE).any())
         said = f"no significant difference from {baseline}{among} for {any_client}{corrected}"
         return f"{method}: {'; '.join(filter(None, (average, said)))}."
     if unclear:

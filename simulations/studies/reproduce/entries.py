@@ -23,7 +23,7 @@ from simulations.studies.reproduce.keys import GAIN, HARMED, IMPACT, WORST
 from simulations.studies.reproduce.recipe import Cell, Recipe, TableMeasure
 from simulations.studies.reproduce.records import Record, course_name
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 """Confidence level of intervals."""
 
 LEAST = 3
@@ -247,7 +247,7 @@ def ranking(found: Sequence[Entry], measure: str) -> Ranking | None:
     if rows < LEAST or blocks < LEAST:
         return None
     means = averages.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
-    spread = studentized_range.ppf(LEVEL, rows, inf) / sqrt(2)
+    spread = studentized_range.ppf(CONFIDENCE, rows, inf) / sqrt(2)
     return Ranking(
         ranks={row: float(mean) for row, mean in means.items()},
         columns=[columns[at] for at in averages.index],

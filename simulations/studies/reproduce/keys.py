@@ -26,13 +26,13 @@ PER_RUN = (
 )
 """Measures that are one number of a run, 0 or more: those of ``summary.json``, `NUMBERS` and `PAYLOAD`."""
 
-MEASURES = (*PER_RUN, *(f"before:{one}" for one in NUMBERS), *IMPACT)
+MEASURE_KEYS = (*PER_RUN, *(f"before:{one}" for one in NUMBERS), *IMPACT)
 """Keys of measures other than those of what clients report."""
 
 SHARES = {name for kind in (Round, Summary) for name, of in kind.__annotations__.items() if of == Fraction | None}
 """The figures of runs and rounds that are fractions in [0, 1]; a client reports them with dashes in their names."""
 
-TABLES = ("clients", "failures", "classes", "not_averaged")
+NESTED = ("clients", "failures", "classes", "not_averaged")
 """Entries of a line of ``rounds.jsonl`` that are not numbers."""
 
 CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
@@ -41,7 +41,7 @@ CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
 
 def is_reported(key: str) -> bool:
     """Return whether clients report what a key names: since that depends on the method, only runs can tell."""
-    return key not in MEASURES and key not in Round.__annotations__
+    return key not in MEASURE_KEYS and key not in Round.__annotations__
 
 
 def first_client(key: str) -> int:
@@ -60,8 +60,8 @@ def check_measure(key: str) -> str:
     """Return the key of a measure; raises a `ValueError` if no run can have such a figure."""
     where, _, name = key.rpartition(":")
     if where in ("", "before") or name in NUMBERS:
-        if key not in MEASURES:
-            raise ValueError(unknown("figure", key, MEASURES))
+        if key not in MEASURE_KEYS:
+            raise ValueError(unknown("figure", key, MEASURE_KEYS))
     elif where not in ("best", "last", "trained") and not CLIENTS.fullmatch(where):
         raise ValueError(f"{key!r}: expected best:, last:, trained:, client-P: or clients-P-Q: before {name}")
     return key
@@ -72,7 +72,7 @@ def check_curve(key: str) -> str:
     where, _, name = key.rpartition(":")
     if where and where != "trained" and not CLIENTS.fullmatch(where):
         raise ValueError(f"{key!r}: expected trained:, client-P: or clients-P-Q: before {name}")
-    if not where and name in TABLES:
+    if not where and name in NESTED:
         raise ValueError(f"{key!r} is not a number that rounds report, such as accuracy")
     return key
 

@@ -25,7 +25,7 @@ from hetfl_flwr.text import LONGEST_NAME
 from simulations.studies.jobs import ASIDE, PLACES
 from simulations.studies.reproduce.keys import IMPACT, check_curve, check_measure, first_client
 
-TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
+FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 """Folder of the recipes."""
 
 TUNED = ", tuned"
@@ -431,7 +431,7 @@ def _completed(said: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe's keys, completed by those of the recipe whose runs it shares."""
     if said.get("runs") not in names():
         return said
-    other = load_toml(TABLES / f"{said['runs']}.toml")
+    other = load_toml(FOLDER / f"{said['runs']}.toml")
     rows = [{key: value for key, value in row.items() if key != "paper"} for row in other["rows"]]
     left: dict[str, Any] = {key: other[key] for key in SHARED if key in other}
     return {**left, "rows": rows, **said}
@@ -439,7 +439,7 @@ def _completed(said: dict[str, Any]) -> dict[str, Any]:
 
 def names() -> list[str]:
     """Return the names of all recipes."""
-    return sorted(path.stem for path in TABLES.glob("*.toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load(name: str) -> Recipe:
@@ -447,10 +447,10 @@ def load(name: str) -> Recipe:
 
     Raises a `ConfigError` that names the file and key if there is none, or it is not valid.
     """
-    path = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.exists():
         raise ConfigError(
-            unknown("table or figure", name, names()) if path.parent == TABLES else f"{name!r} does not exist"
+            unknown("table or figure", name, names()) if path.parent == FOLDER else f"{name!r} does not exist"
         )
     try:
         return Recipe.model_validate(_completed(load_toml(path)))
