@@ -102,6 +102,7 @@ def test_every_recipe_of_the_papers_is_right(name):
     [
         ("har-table", {}),
         ("leaderboard", {}),
+        ("moments", {}),
         ("which-method", {"only": ["digits", "breast-cancer", "MNIST", "adult"], "seeds": 5}),  # tuned, with ranks
     ],
 )
