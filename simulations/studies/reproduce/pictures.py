@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.node.node import Node
 from simulations.inference.loading import load_client
 from simulations.reports.impact import Impact
+from simulations.reports.pairing import LOCAL
 from simulations.reports.plots.comparison import Course, draw_rounds, name_lines
 from simulations.reports.plots.drawing import COLOURS, MARKERS, headed, legend_below, name_ends, page, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
@@ -237,10 +238,9 @@ def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figur
     for axes, (column, own) in zip(places, columns.items(), strict=True):
         draw_impact(axes, {row: own.get(row) for row in rows}, texts)
         axes.set_title(fill(column, 18), fontsize="small")
-    explain(
-        figure,
-        f"Points over training alone{'; right: ' * bool(texts)}{', '.join(recipe.figure.measures * bool(texts))}",
-    )
+    baselines = {one.cell.settings["algorithm"] for one in found if one.cell.row in map(against.get, rows)}
+    over = "training alone" if baselines == {LOCAL} else "the row that each is compared with"
+    explain(figure, f"Points over {over}{'; right: ' * bool(texts)}{', '.join(recipe.figure.measures * bool(texts))}")
     return figure, _gaining(columns)
 
 

@@ -16,7 +16,7 @@ from scipy.stats import ttest_rel
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
-from simulations.studies.reproduce import command
+from simulations.studies.reproduce import command, pictures
 from simulations.studies.reproduce.command import Options, reproduce
 from simulations.studies.reproduce.entries import Entry, entries, last_rises, ranking
 from simulations.studies.reproduce.page import (
@@ -182,6 +182,17 @@ def test_gains_are_those_of_the_same_client_and_seed(recipe):
     assert ours["FedHe", "worst tenth"] == pytest.approx({0: -2.0, 1: 0.0}, abs=1e-9)
     assert ours["Private", "gain"] == {0: 0.0, 1: 0.0}
     assert set(ours["FedHe", "accuracy"]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("baseline", "alone"), [("local", True), ("fd", False)])
+def test_a_picture_of_gains_says_over_training_alone_only_of_these(recipe, tmp_path, monkeypatch, baseline, alone):
+    recipe.write_text(GAINS.replace('"local"', f'"{baseline}"').replace("seeds = 2", 'figure = { kind = "gains" }'))
+    small, labels = load(str(recipe)), []
+    cells = small.cells()
+    records = [of_clients(cell, seed, 0.5, 0.1 * seed) for cell in cells for seed in range(3)]
+    monkeypatch.setattr(pictures, "explain", lambda figure, what: labels.append(what))
+    draw(small, entries(small, cells, records), [], records, tmp_path / "gains.png")
+    assert [("training alone" in label) for label in labels] == [alone]
 
 
 @pytest.mark.slow
