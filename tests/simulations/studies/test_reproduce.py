@@ -188,7 +188,7 @@ def test_gains_are_those_of_the_same_client_and_seed(recipe):
 def test_a_picture_of_gains_says_over_training_alone_only_of_these(recipe, tmp_path, monkeypatch, baseline, alone):
     recipe.write_text(GAINS.replace('"local"', f'"{baseline}"').replace("seeds = 2", 'figure = { kind = "gains" }'))
     small, labels = load(str(recipe)), []
-    cells = small.cells()
+    cells = [*small.cells()]
     records = [of_clients(cell, seed, 0.5, 0.1 * seed) for cell in cells for seed in range(3)]
     monkeypatch.setattr(pictures, "explain", lambda figure, what: labels.append(what))
     draw(small, entries(small, cells, records), [], records, tmp_path / "gains.png")
