@@ -167,7 +167,7 @@ class Record(Line):
     courses : dict
         Curves of pictures by name, such as "accuracy over round".
     clients : dict
-        Each client's final accuracy, a fraction, if the recipe compares clients.
+        Each client's final accuracy, a fraction with nine digits, if the recipe compares clients.
     """
 
     cell: str
@@ -222,7 +222,7 @@ def record(job: Job, recipe: Recipe) -> Record:
         versions=[*summary.get("earlier_versions", []), summary["versions"]],
         figures={key: measured(run, key) for key in recipe.keys},
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
-        clients={client: value for client, value in accuracies.items() if value is not None},
+        clients={client: round(value, 9) for client, value in accuracies.items() if value is not None},
     )
 
 
