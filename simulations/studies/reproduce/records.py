@@ -163,11 +163,11 @@ class Record(Line):
     versions : list of dict
         Its environment, as ``versions`` of its summary; several if it was resumed in another one.
     figures : dict
-        By key of the measure, in the units of the run; None if the run has no such figure.
+        By key of the measure, in the units of the run, with nine digits; None if the run has no such figure.
     courses : dict
-        Curves of pictures by name, such as "accuracy over round".
+        Curves of pictures by name, such as "accuracy over round", with nine digits.
     clients : dict
-        Each client's final accuracy, a fraction with nine digits, if the recipe compares clients.
+        Each client's final accuracy, a fraction with six digits, if the recipe compares clients.
     """
 
     cell: str
@@ -220,17 +220,22 @@ def record(job: Job, recipe: Recipe) -> Record:
         seed=int(job.settings["seed"]),
         settings=job.asked,
         versions=[*summary.get("earlier_versions", []), summary["versions"]],
-        figures={key: measured(run, key) for key in recipe.keys},
+        figures={key: None if (one := measured(run, key)) is None else _short(one) for key in recipe.keys},
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
-        clients={client: round(value, 9) for client, value in accuracies.items() if value is not None},
+        clients={client: _short(value, 6) for client, value in accuracies.items() if value is not None},
     )
+
+
+def _short(value: float, digits: int = 9) -> float:
+    """Return a value with so many significant digits: a file of a thousand records has to stay below a megabyte."""
+    return float(f"{value:.{digits}g}")
 
 
 def _thinned(whole: Course) -> Course:
     """Return every nth point, the last one included, at most `POINTS`."""
     places, values = whole
     step = ceil(len(places) / POINTS) or 1
-    return places[::-step][::-1], values[::-step][::-1]
+    return places[::-step][::-1], [_short(value) for value in values[::-step][::-1]]
 
 
 def course_name(y: str) -> str:
