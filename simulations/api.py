@@ -519,7 +519,9 @@ def _key(key: str) -> str:
 
 
 def _value(key: str, value: Any) -> Value:
-    """Return a config value: NumPy's numbers as Python's, paths and functions as texts, lists with commas."""
+    """Return a config value: numbers of NumPy as those of Python, paths and functions as texts, lists with commas."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, list | tuple):
         return ",".join(str(_value(key, each)) for each in value)
     if callable(value):
@@ -528,10 +530,9 @@ def _value(key: str, value: Any) -> Value:
         from hetfl_flwr.data.reading import comma_list
 
         return comma_list([str(value)]) if key == "dataset" else str(value)
-    plain = getattr(value, "item", lambda: value)()
-    if not isinstance(plain, bool | int | float | str):
+    if not isinstance(value, bool | int | float | str):
         raise ConfigError(f"{_key(key)} = {value!r}: expected a number, a text, True or False")
-    return plain
+    return value
 
 
 def _function(key: str, value: Any) -> str:

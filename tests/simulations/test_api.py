@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -58,10 +59,11 @@ def test_the_model_of_a_client_is_the_one_that_was_measured(done):
 
 
 def test_keys_are_those_of_the_command(tmp_path):
-    """In settings as they stand, as keywords with underscores, an algorithm's own as a mapping."""
-    keys = {**SMALL, "rounds": 1, "fedhe": {"mode": "async"}}
+    """In settings as they stand, as keywords with underscores, an algorithm's own as a mapping, values of NumPy too."""
+    keys = {**SMALL, "rounds": np.int64(1), "models": np.array(["mlp", "lenet5"]), "fedhe": {"mode": "async"}}
     config = run("fedhe", **keys, settings={"learning-rate": 0.01, "fedhe.alpha": 0.5}, out=tmp_path / "run").config
-    assert [config[key] for key in ("learning-rate", "fedhe.alpha", "fedhe.mode")] == [0.01, 0.5, "async"]
+    named = ("learning-rate", "fedhe.alpha", "fedhe.mode", "rounds", "models")
+    assert [config[key] for key in named] == [0.01, 0.5, "async", 1, "mlp,lenet5"]
 
 
 def test_data_in_memory_are_read_by_keys_of_either_kind(tmp_path):
@@ -78,6 +80,7 @@ def test_data_in_memory_are_read_by_keys_of_either_kind(tmp_path):
         ({"round": 2}, "'rounds'"),
         ({"fedhe": {"alfa": 1.0}}, "'fedhe.alpha'"),
         ({"seed": {"a"}}, "seed"),
+        ({"rounds": np.array([1, 2])}, "rounds"),
         ({"batch_size": 9, "settings": {"batch-size": 9}}, "batch-size"),
     ],
 )
