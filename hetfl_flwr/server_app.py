@@ -6,6 +6,7 @@ from time import perf_counter
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from threadpoolctl import threadpool_limits
 
 from hetfl_flwr.common.flower import FLOWER_LOGGER, ask_again, log
 from hetfl_flwr.config import RunConfig
@@ -40,7 +41,8 @@ def main(grid: Grid, context: Context) -> None:
         config = resolved(RunConfig.from_flat(context.run_config), engine)
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)
-        with RunFolder(Path(config.output_dir), config, engine, context.run_id) as results:
+        folder = RunFolder(Path(config.output_dir), config, engine, context.run_id)
+        with folder as results, threadpool_limits(1, "blas"):  # NumPy's sums would depend on the number of cores
             resumed = resumption_of(results)
             origin = resumed and resumed.origin(grid, asynchronous=strategy.asynchronous)
             federation = Federation(grid, config, strategy, origin, results.ledger.uploads)

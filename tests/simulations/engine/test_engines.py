@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fixtures.folders.reached import clients_of, server_state, summary_of
 from fixtures.tiers import complete, exhaustive
+from threadpoolctl import threadpool_limits
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.methods import names
@@ -59,6 +60,15 @@ def assert_same_bits(folder: Path, reference: Path) -> None:
 def test_the_number_of_workers_changes_no_bit(tmp_path, settings, workers):
     """Four clients are divided unevenly among three workers, and a round with two of them may leave a worker idle."""
     assert_same_bits(local(tmp_path / "many", settings, workers), local(tmp_path / "one", settings))
+
+
+def test_the_number_of_cores_changes_no_bit(tmp_path):
+    """NumPy's products of matrices have one thread for each core, and other bits with other numbers of threads."""
+    many, one = tmp_path / "many", tmp_path / "one"
+    for folder, threads in ((many, 4), (one, 1)):
+        with threadpool_limits(threads, "blas"):
+            local(folder, {"algorithm": "fedhenn", **TWO_ROUNDS})
+    assert_same_bits(many, one)
 
 
 def test_another_seed_gives_other_bits(tmp_path):
