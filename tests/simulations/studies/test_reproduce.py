@@ -105,7 +105,7 @@ def test_every_recipe_of_the_papers_is_right(name):
         ("moments", {}),
         (
             "which-method",
-            {"only": ["digits", "breast-cancer", "MNIST", "adult", "HAR", "unlike tasks"], "seeds": 5},
+            {"only": ["digits", "breast-cancer", "MNIST", "adult", "HAR", "unlike tasks", "CIFAR-10"], "seeds": 5},
         ),  # tuned, with ranks
     ],
 )
