@@ -1,4 +1,4 @@
-"""Step four: one client's share of a data set."""
+"""The split, step four of `hetfl_flwr.data`: one client's share of a data set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
