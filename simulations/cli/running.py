@@ -205,7 +205,7 @@ def reproduce(
         list[str], typer.Argument(metavar="RECIPE...", help="Names from `hetfl list tables`, files, or `all`.")
     ],
     seeds: Annotated[
-        int, typer.Option(min=0, max=1000, help="Number of seeds, starting at 0 (default: the recipe's).")
+        int, typer.Option(min=0, max=999, help="Number of seeds, starting at 0 (default: the recipe's).")
     ] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Quick variant: bundled data, few rounds, one seed.")] = False,
     short: Annotated[

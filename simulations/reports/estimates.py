@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hetfl_flwr.errors import ConfigError, unknown
 from hetfl_flwr.runs.record import ClientRecord, Summary
 
-ROUNDING = 1e-9
-"""Tolerance for rounding errors of fractions."""
+ROUNDING = 1e-6
+"""Tolerance for rounding errors of fractions: records have six digits of each client's accuracy."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, cast
 
 from hetfl_flwr.common.notices import speaking_of, warn
-from hetfl_flwr.errors import ConfigError, DivergedError, HetflError, TooFewClients, unknown
+from hetfl_flwr.errors import ConfigError, DivergedError, HetflError, RunFolderError, TooFewClients, unknown
 from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
 from hetfl_flwr.runs.lock import FolderInUse
 from hetfl_flwr.runs.record import CHECKPOINTS
@@ -47,6 +47,7 @@ FINISHING = "the runs finish their rounds. Press Ctrl-C again to stop immediatel
 
 def run_job(job: Job) -> Failed | None:
     """Run or resume a run in this process; return why it did not end, or None. Its warnings have its name."""
+    from hetfl_flwr.runs.checkpoint import Checkpoint
     from simulations.engine.run import run_locally
 
     if _TOLD_TO_STOP.is_set():
@@ -54,6 +55,11 @@ def run_job(job: Job) -> Failed | None:
     try:
         with _BUSY, speaking_of(job.name):
             resume = any((job.folder / CHECKPOINTS).glob("round-*"))
+            if resume and (made := Checkpoint.read(job.folder).at["config"]["rounds"]) != job.rounds:
+                raise RunFolderError(
+                    f"{job.folder} was run with rounds = {made}, not {job.rounds}, and what a method does in a round "
+                    "may depend on their number: use another folder"
+                )
             run_locally(job.config.to_flat(), resume=resume, verbose=False, progress=False)
     except KeyboardInterrupt:
         return Failed(STOPPED)

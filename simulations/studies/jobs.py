@@ -96,7 +96,7 @@ def run_all(
 ) -> dict[Path, Failed]:
     """Execute the runs that have not finished, and return the failures by folder.
 
-    A stopped run is resumed from its last checkpoint; if that has other settings or more rounds, the run fails.
+    A stopped run is resumed from its last checkpoint; if that has other settings, the run fails.
     `console` shows progress and failures, each reason once. `ended` is called with each run as soon as it has finished
     without an error. Raises `HetflError` if the backend cannot run anything, or no longer can, and `Interrupted` after
     Ctrl-C, when the active runs have finished their rounds; its message says how to continue.

@@ -214,7 +214,7 @@ def record(job: Job, recipe: Recipe) -> Record:
     """Return what a recipe needs from a finished run."""
     run = load_run(job.folder)
     summary = run.summary
-    accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients if recipe.compares_clients}
+    accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients}
     return Record(
         cell=job.folder.parent.name,
         seed=int(job.settings["seed"]),

@@ -267,7 +267,7 @@ COMMANDS = {
     "list of a folder": (["list", "datasets", "--data-dir", "fifo"], "fifo"),
     "reproduce": (["reproduce", "a\0b.toml"], "'a\\x00b.toml'"),
     "reproduce a fifo": (["reproduce", "fifo.toml"], "fifo.toml"),
-    "reproduce seeds": (["reproduce", "leaderboard", "--seeds", "1000000000"], "--seeds"),
+    "reproduce seeds": (["reproduce", "leaderboard", "--seeds", "1000"], "--seeds"),
     "tune a seed": (["tune", "fedhe", *SMALL, "--set", "seed=1", "--out", "t"], "--seeds"),
     "tune over nothing": (["tune", "fedhe", *SMALL, "--over", "learning-rate", "--out", "t"], "learning-rate"),
     "tune another": (["tune", "fedhe", *SMALL, "--over", "fedprox.mu=0.1:1", "--out", "t"], "'fedprox.mu'"),

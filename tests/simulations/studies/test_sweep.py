@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from io import StringIO
+from shutil import rmtree
 from threading import Event
 
 import pytest
@@ -99,7 +100,9 @@ def test_a_run_is_called_by_its_values_and_left_with_nothing_to_guess(tmp_path):
 def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     """A run that has ended is not run again, whoever ran it; one that was stopped ends with the bits of a whole one."""
     ended = run_small(tmp_path / "fedhe.alpha=0,seed=0", fedhe={"alpha": 0.0}).folder / "summary.json"
-    stopped = run_small(tmp_path / "fedhe.alpha=0,seed=1", rounds=1, seed=1, fedhe={"alpha": 0})
+    stopped = run_small(tmp_path / "fedhe.alpha=0,seed=1", seed=1, fedhe={"alpha": 0}, checkpoint_every=1)
+    rmtree(stopped.folder / "checkpoint" / "round-2")
+    (stopped.folder / "summary.json").unlink()
     before = ended.stat().st_mtime_ns
     config = ended.with_name("config.toml")  # as of a version without this key
     config.write_text("".join(line for line in config.open() if not line.startswith("projection")))
@@ -121,10 +124,12 @@ def test_a_run_that_has_lost_its_config_gets_it_back(tmp_path, console, run_smal
     assert ((folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()) == (config, rounds)
 
 
-def test_a_run_with_more_rounds_than_requested_is_not_taken_for_the_requested_one(tmp_path, run_small, console):
-    folder = run_small(tmp_path / "fedhe.alpha=0", rounds=2, fedhe={"alpha": 0}).folder
-    _, failed = run_sweep(SMALL | {"rounds": 1}, {"fedhe.alpha": [0]}, tmp_path, LocalBackend(1), console)
-    assert "has reached round 2" in failed[folder].reason
+@pytest.mark.parametrize(("made", "asked"), [(2, 1), (1, 2)])
+def test_a_run_of_other_rounds_is_neither_taken_nor_extended(tmp_path, run_small, console, made, asked):
+    """The weights of FML and CHFL, for example, follow a schedule over all rounds."""
+    folder = run_small(tmp_path / "fedhe.alpha=0", rounds=made, fedhe={"alpha": 0}).folder
+    _, failed = run_sweep(SMALL | {"rounds": asked}, {"fedhe.alpha": [0]}, tmp_path, LocalBackend(1), console)
+    assert f"was run with rounds = {made}, not {asked}" in failed[folder].reason
 
 
 @pytest.mark.parametrize(
