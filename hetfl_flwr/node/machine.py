@@ -43,6 +43,15 @@ def keep_freed_memory() -> bool:
     return all(library.mallopt(setting, KEPT) for setting in (TRIM_THRESHOLD, MMAP_THRESHOLD))
 
 
+def release_freed_memory() -> None:
+    """Return the memory that this process keeps to the system, for example after a run.
+
+    Memory between allocated arrays is kept, too, and without this it grows from run to run.
+    """
+    if keep_freed_memory.cache_info().currsize and keep_freed_memory():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def end_with_parent() -> None:
     """Let this process end at once when its parent process does, however that ends."""
     parent = multiprocessing.parent_process()

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from hetfl_flwr.common.notices import speaking_of, warn
 from hetfl_flwr.errors import ConfigError, DivergedError, HetflError, RunFolderError, TooFewClients, unknown
-from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory
+from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory, release_freed_memory
 from hetfl_flwr.runs.lock import FolderInUse
 from hetfl_flwr.runs.record import CHECKPOINTS
 from simulations.studies.jobs import Backend, Failed, Job, Submit
@@ -69,6 +69,8 @@ def run_job(job: Job) -> Failed | None:
         return Failed(str(error), by_settings=isinstance(error, DivergedError | TooFewClients))
     except Exception as error:
         return Failed(f"{type(error).__name__}: {error}")
+    finally:
+        release_freed_memory()
     return None
 
 

@@ -40,6 +40,26 @@ def test_arrays_of_one_step_are_those_of_the_next():
     assert after < before / 10
 
 
+RUNS = """
+import psutil
+from hetfl_flwr.node.machine import keep_freed_memory, release_freed_memory
+import numpy as np
+
+keep_freed_memory()
+arrays = [np.ones(1 << 20, np.uint8) for _ in range(400)]
+del arrays[1::2], arrays[:100]  # the last one stays
+held = [psutil.Process().memory_info().rss]
+release_freed_memory()
+print(held[0] - psutil.Process().memory_info().rss)
+"""
+
+
+@pytest.mark.skipif(not keep_freed_memory(), reason="the C library cannot be told to keep freed memory")
+def test_memory_between_arrays_is_released_too():
+    said = subprocess.run([sys.executable, "-c", RUNS], capture_output=True, text=True, check=True).stdout
+    assert int(said) > 250 << 20  # of 300
+
+
 @pytest.fixture
 def asked():
     """Return whether this process was told to keep freed memory since the test began."""
