@@ -21,7 +21,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 FILE = Path(__file__).with_name("runs.json")
 SCENARIOS = {
     "classes": {"dataset": "digits", "partition": "dirichlet:0.5", "models": "lenet5,mlp"},
@@ -117,6 +116,7 @@ def main() -> int:
     parser.add_argument("--anyway", action="store_true", help="compare with other versions, too")
     arguments = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", FLWR_TELEMETRY_ENABLED="0")
+    os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")  # not on import, by which pytest would hand it to processes
     from hetfl_flwr.methods import names
 
     held = json.loads(FILE.read_text()) if FILE.exists() else {"versions": versions(), "runs": {}}
