@@ -49,8 +49,8 @@ class FedGH(PrototypeStrategy):
     of 1e-3. Steps use mini-batches, as in HtFLlib; the authors' code takes the prototypes one by one, in one pass per
     round. There the optimizer on the server has a client's weights and not the head's, so that the head keeps its
     initial weights, as with ``server_epochs = 0``. HtFLlib's script takes one pass at a rate of 0.01: a few steps,
-    after which the global head is still close to its initial weights; its default is 100. The paper has no
-    ``mode = "async"``.
+    after which the global head is still close to its initial weights; without the script, HtFLlib takes 100. The
+    paper has no ``mode = "async"``.
 
     Parameters
     ----------
