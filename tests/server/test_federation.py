@@ -64,7 +64,7 @@ def test_what_a_node_says_of_itself_is_checked(refusal, fields):
     """Whatever a stranger says, the refusal is one short line that names the field and repeats none of it."""
     post = Post([])
     post.engine = "local"
-    federation = Federation(post, RunConfig(clients=2))
+    federation = Federation(post, RunConfig(clients=2, round_timeout=1.0))
     federation.grid.members[55] = RecordDict({"member": ConfigRecord({**member(1).to_record(), **fields})})
     began = time.process_time()
     line = refusal(FederationError, federation.assemble)

@@ -148,6 +148,12 @@ def test_compare_unequal_runs(tmp_path):
     assert [row["payload to reach 70.0 %"] for row in rows(compare_table([one, other], 0.7))] == ["600 bytes", "never"]
 
 
+def test_runs_that_differ_from_most_are_named(tmp_path):
+    runs = [load_run(make(tmp_path / name, algorithm=name, models="mlp")) for name in ("fedhe", "fd", "local")]
+    runs.append(load_run(make(tmp_path / "fedrep", algorithm="fedrep", models="lenet5")))
+    assert "differ in models (lenet5: fedrep; mlp: the others)." in str(compare_table(runs).caption)
+
+
 def test_methods_that_train_on_unlike_numbers_of_samples_are_named(tmp_path):
     """As FedH2L, whose round has one mini-batch by default."""
 
