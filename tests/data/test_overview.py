@@ -163,3 +163,13 @@ def test_a_column_that_is_left_out_may_hold_anything(tmp_path):
         ("more", "nothing", 0),
     ]
     assert found.problem == ""
+
+
+def test_rows_are_called_after_their_split_where_there_are_two(tmp_path):
+    """Of a file alone, each client holds some rows out: not all of them are trained on."""
+    rows = "a,sick\n" + "".join(f"{row},{row % 2}\n" for row in range(40))
+    for path in ("one/data.csv", "two/train.csv", "two/test.csv"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(rows)
+    said = [overview(str(tmp_path / name), Reading(label_column="sick")).lines[0] for name in ("one", "two")]
+    assert ["40 rows, " in said[0], "40 train and 40 test rows, " in said[1]] == [True, True]

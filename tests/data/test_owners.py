@@ -8,7 +8,8 @@ import pytest
 import torch
 from fixtures.data.columns import lacking, lay, noted
 from fixtures.data.loading import load_client, load_clients
-from flwr.app import Context, Message, MessageType, RecordDict
+from fixtures.federations.members import member
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from PIL import Image
 
 from hetfl_flwr import client_app
@@ -17,8 +18,9 @@ from hetfl_flwr.data import Reading, Split, most_clients
 from hetfl_flwr.data.clients import joined
 from hetfl_flwr.errors import DataError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
+from hetfl_flwr.server.messenger import reason
 from hetfl_flwr.wire.messages import MEMBER
-from hetfl_flwr.wire.naming import client_name, distinct
+from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
 from simulations.engine.objects import stored
 from simulations.inference.loading import client_number
@@ -128,6 +130,16 @@ class TestNames:
         assert registered() == ""
         assert registered(**{"share-names": True}) == "General Hospital"
         assert registered(name="Ward 7") == "Ward 7"
+
+    def test_failures_name_the_client(self):
+        who = member(3, name="General Hospital", model="lenet5")
+        assert str(who) == called(3, "General Hospital", "lenet5") == "client 3 (General Hospital, lenet5)"
+        why = "train, round 2: RuntimeError: the disk is full"
+        raised = Message(Error(0, f"client 3, {why}"), reply_to=Message(RecordDict(), 9, MessageType.TRAIN))
+        for own in (True, False):
+            assert reason(raised, who, own=own).startswith("client 3 (General Hospital)")
+            assert reason(raised, member(4), own=own).startswith("client 4 (linear)")
+        assert reason(raised, member(3), own=True) == f"client 3, {why}"
 
 
 @pytest.fixture(scope="module")

@@ -234,6 +234,13 @@ def test_a_run_that_is_refused_before_round_1_leaves_the_users_own_files(
     assert [(folder / name).read_text() for name in files] == ["mine"] * len(files)
 
 
+def test_a_run_folder_that_cannot_be_made_is_named(refusal, tmp_path, make_config, run_federation):
+    (tmp_path / "file").write_text("I am no folder")
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        said = refusal(RunFolderError, run_federation, make_config(output_dir=str(place)))
+        assert (str(place) in said, said.partition("; ")[2]) == (True, "name another folder")
+
+
 # --- going on with a run -------------------------------------------------------------------------
 
 

@@ -657,6 +657,17 @@ def test_a_recipe_of_which_no_cell_was_asked_for_is_left_out(recipe, run_recipe,
     assert not (tmp_path / "out" / "small").exists()
 
 
+def test_a_comparison_of_our_own_is_not_less_than_a_paper(recipe, run_recipe, monkeypatch):
+    recipe.write_text(RECIPE.replace('paper = "A. Author, A Paper, 2021"\n', ""))
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    _, folder, _ = run_recipe(only=["Private"], variant="quick", report_only=True)
+    text = (folder / "table.md").read_text()
+    assert "# Small table: quick variant, not the full table's setting\n\nNo paper's; Table 1. Made by" in text
+    less = "rounds = 1 instead of 3; 1 of 2 cells; without FedHe, so there is no difference from it; 1 of 2 seeds."
+    assert f"**Reduced from the full table:** {less}" in text
+    assert "| Private (quick, not the full table's setting) |" in text
+
+
 def recorded(cell, accuracies):
     """Records of a row of the small table, a seed each, of these accuracies in %."""
     return [
