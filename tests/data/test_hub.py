@@ -148,8 +148,6 @@ def numbered(*labels):
         (partial(table, labels=[0.0, 1.5], feature=Value("float64")), None, "regression"),
         (partial(table, labels=[[0, 1], [1, 0]], feature=List(INTEGERS)), None, "several labels in each row"),
         (numbered(None, None), None, "no row of {place}"),
-        (numbered(7, 7), None, "only one value, 7"),
-        (numbered(5, 7), numbered(7, 6), "row 2 of split 'test'"),
         (three(grey(0), grey(0), grey(0, (5, 4))), None, "column 'image' of {place}, row 3: its image is 5x4"),
         (three(grey(0), colour(1, 2, 3), grey(0)), None, "column 'image' of {place}, row 2: its image is in"),
         (three(DEEP, DEEP, DEEP), None, "row 1: its image has more than 8 bits"),

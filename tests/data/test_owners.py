@@ -16,9 +16,8 @@ from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, most_clients
 from hetfl_flwr.data.clients import joined
-from hetfl_flwr.errors import DataError, FederationError, RunFolderError
+from hetfl_flwr.errors import DataError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
-from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.messenger import reason
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
@@ -117,19 +116,6 @@ class TestNames:
         assert (names[2], names[3], names[4]) == ("South", "", "")
         assert len({" ".join(name.casefold().split()) for name in names.values() if name}) == 4
         assert distinct({3: "\uff21", 7: "a"}) == {3: "\uff21 (3)", 7: "a (7)"}
-
-    @pytest.mark.parametrize(
-        ("key", "bad"),
-        [
-            *(("name", name) for name in ("x" * 101, "a\x1b[31m", "a\u202eb", 7)),
-            *(("notes", notes) for notes in (["x" * 601], ["\x1b[31m"], ["x"] * 201)),
-        ],
-    )
-    def test_what_a_stranger_says_of_its_data_is_checked(self, refusal, key, bad):
-        record = member(0).to_record()
-        record[key] = bad
-        reply = Message(RecordDict({MEMBER: record}), dst_node_id=0, message_type="query.register")
-        assert key in refusal(FederationError, Member.from_reply, reply)
 
     def test_a_registration_tells_the_name_and_no_private_one(self, table, monkeypatch):
         flat = RunConfig(dataset=str(table), label_column="sick", partition="natural:hospital").to_flat()

@@ -11,7 +11,7 @@ from torch import nn
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.methods import chosen
 from hetfl_flwr.node.holder import forget, holder_of
 from hetfl_flwr.node.machine import find_device
@@ -70,11 +70,6 @@ def test_auto_is_the_device_that_is_there_and_one_that_is_not_is_refused(refusal
         assert find_device(device) == torch.device(found)
     else:
         assert f"device = '{device}'" in refusal(ConfigError, find_device, device)
-
-
-@pytest.mark.parametrize("own", [{"model": "lenet6"}, {"dataset": "mnsit"}, {"device": "tpu"}, {"threads": 0}], ids=str)
-def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node, own):
-    refusal(HetflError, make_node, make_config(), **own)
 
 
 def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make_config, make_context):

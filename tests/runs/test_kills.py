@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fixtures.folders.reached import reached
+from fixtures.waiting import until
 from fixtures.wrong.faults import Scripted, on_its_clock
 from flwr.app import Context, RecordDict
 
@@ -228,9 +229,7 @@ def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_bee
     command = [*program, "run", "fedhe", "--workers=2", "--clients=2", "--rounds=5000", *SETTINGS, f"--out={folder}"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
-        deadline = time.monotonic() + 300
-        while not newest(folder) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: newest(folder), process)
         time.sleep(generator(0, "workers").uniform(0, 2))
         process.kill()
     last = newest(folder)

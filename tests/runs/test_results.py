@@ -66,8 +66,8 @@ def test_a_run_folder_holds_what_was_promised_and_nothing_else(finished):
 
 
 def test_the_figures_of_a_run_by_hand(finished):
-    """FedHe at C = 10: 480 bytes up and 410 down a client and round; two clients, two rounds. Round 0 is the evaluation
-    before any training."""
+    """FedHe at C = 10: 4 C^2 + 8 C = 480 bytes up and 4 C^2 + C = 410 down a client and round, C^2 + C numbers each
+    way; two clients, two rounds. Round 0 is the evaluation before any training."""
     summary, rounds, clients = summary_of(finished), entries(finished), clients_of(finished)
     assert [*summary.values()][:6] == ["fedhe", "digits", 2, 2, 0, "local"]
     assert (summary["bytes_up"], summary["bytes_down"], summary["failures"]) == (4 * 480, 4 * 410, 0)
@@ -76,6 +76,7 @@ def test_the_figures_of_a_run_by_hand(finished):
     assert summary["versions"]["python"] == platform.python_version()
     assert (summary["versions"]["threads"], summary["versions"]["device"]) == ("1", "cpu")
     assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [(0, 0), (960, 820), (960, 820)]
+    assert [(entry["numbers_up"], entry["numbers_down"]) for entry in rounds] == [(0, 0), (220, 220), (220, 220)]
     for way in ("wire_up", "wire_down"):
         assert summary[way] == sum(entry[way] for entry in rounds)
         assert rounds[1][way] > rounds[1][way.replace("wire", "bytes")]

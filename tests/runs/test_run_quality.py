@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.grids import Tampering
 from fixtures.federations.members import member
-from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from flwr.app import MessageType
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
 from hetfl_flwr.server.exchange import expectation
 from hetfl_flwr.wire.classes import listed, wrong_list
-from hetfl_flwr.wire.messages import METRICS
 from simulations.reports.doubts import doubts, notes, still_rising
 from simulations.reports.layout import lines
 from simulations.reports.runs import Run, load_run, selected_accuracy
@@ -48,20 +46,6 @@ def test_a_metric_of_that_name_of_an_algorithm_s_own_travels_as_it_is():
 
 
 # --- what a run leaves ---------------------------------------------------------------------------
-
-
-def test_a_client_that_lies_about_its_quality_is_named(make_config, run_federation):
-    config = make_config(algorithm="local", models="mlp", rounds=1)
-
-    def lie(reply: Message) -> Message:
-        metrics = {**reply.content.metric_records[METRICS], "recall": [0.5] * 9}
-        reply.content = RecordDict({METRICS: MetricRecord(metrics)})
-        return reply
-
-    last = entries(run_federation(config, Tampering(config, 1, lie, MessageType.EVALUATE)))[-1]
-    assert list(last["classes"]) == ["0"]
-    [failure] = last["failures"]
-    assert (failure["partition"], "'recall'" in failure["reason"]) == (1, True)
 
 
 @pytest.fixture

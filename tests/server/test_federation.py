@@ -52,6 +52,8 @@ def test_the_answer_to_the_register_comes_back_as_it_was():
         *({"shape": wrong} for wrong in (3, [1, 300_000, 300_000], [-1], [1] * 9, [-1] * 10**6)),
         *({"classes": wrong} for wrong in (10**6, True)),
         *({"clients": 2**40}, {"clients": 0}, {"weights": "w" * 201}, {"parameters": -1}, {"width": 2**40}),
+        *({"name": wrong} for wrong in ("x" * 101, "a\x1b[31m", "a\u202eb", 7)),
+        *({"notes": wrong} for wrong in (["x" * 601], ["\x1b[31m"], ["x"] * 201)),
         *({"dtype": "object"}, {"train": 2**62}, {"test": -1}, {"round": -2}, {"torch": "2.8\nclient 0"}),
         *({"holds": [-1] * 10**6}, {"class_names": ["\n"] * 10**6}, {"notes": ["\n"] * 10**6}),
         *({"client_id": 3}, {"public": 6}),  # of 3 clients, and of 5 training samples
@@ -62,7 +64,7 @@ def test_what_a_node_says_of_itself_is_checked(refusal, fields):
     """Whatever a stranger says, the refusal is one short line that names the field and repeats none of it."""
     post = Post([])
     post.engine = "local"
-    federation = Federation(post, RunConfig(clients=2))
+    federation = Federation(post, RunConfig(clients=2, round_timeout=1.0))
     federation.grid.members[55] = RecordDict({"member": ConfigRecord({**member(1).to_record(), **fields})})
     began = time.process_time()
     line = refusal(FederationError, federation.assemble)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.federations.grids import LITTLE, Meddled, Tampering, Watched
-from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
+from fixtures.wrong.faults import failing
+from flwr.app import Message, MessageType, RecordDict
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
@@ -392,9 +392,8 @@ def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of
         return reply
 
     def failed(reply: Message) -> Message:
-        error = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "client 1: broke"), reply_to=reply)
-        error.metadata.__dict__.update(reply.metadata.__dict__)
-        return error
+        failing("client 1: broke").change(reply)
+        return reply
 
     for change, expected in ((spoilt, [2, 2]), (failed, [2, 0])):
         config = small("fedhe", change.__name__, **NOISE, clients=2, rounds=2)

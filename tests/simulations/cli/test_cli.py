@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fixtures.tiers import exhaustive
+from fixtures.waiting import until
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
@@ -61,14 +61,6 @@ def start(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
 def interrupt(process: subprocess.Popen[bytes]) -> None:
     """Press Ctrl-C: the whole process group hears it."""
     os.killpg(process.pid, signal.SIGINT)
-
-
-def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"ended early with {process.returncode}"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def entries(run: Path) -> list[dict]:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from conftest import Done
 from datasets import Dataset
 from fixtures.tiers import exhaustive
 from hypothesis import HealthCheck, given, settings
@@ -42,14 +42,6 @@ SECONDS = 30
 SMALL = ("--clients", "2", "--set", "models=mlp")
 DEEP = 5000
 LONG_NUMBER = "9" * 5000
-
-
-class Done(NamedTuple):
-    """What a command came to."""
-
-    status: int
-    out: str
-    err: str
 
 
 Call = Callable[..., Done]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from fixtures.waiting import until
 from flwr.common.config import parse_config_args
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -371,13 +372,6 @@ def test_a_process_ends_that_ctrl_c_kept_from_being_listed(here, monkeypatch):
     with pytest.raises(KeyboardInterrupt), flower(here / "flower") as started:
         started.start("node", "python", "-c", "import time; time.sleep(300)")
     assert still_running(here) == []
-
-
-def until(condition: Callable[[], object], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def still_running(folder: Path) -> list[int]:

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from fixtures.tiers import mostly_exhaustive
+from fixtures.waiting import until
 from flwr.supernode.runtime import run_clientapp as clientapp
 
 from simulations.deployment import executor, flower_node, supernode
@@ -96,13 +97,6 @@ def written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(executor, "answer", answer)
     return lambda: [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_each_message_has_a_process_of_its_own(warm, written):

@@ -88,11 +88,6 @@ def test_a_difference_must_be_significant_after_correction(tmp_path):
     assert "comparisons" not in answer_of(folders).gains.words.iloc[1]
 
 
-def test_words_name_the_method_if_there_are_several(tmp_path):
-    folders = [*study(tmp_path), *(ended(tmp_path / f"fd{s}", HELPED[s], algorithm="fd", seed=s) for s in HELPED)]
-    assert [text.split()[0].strip(",") for text in gains(folders).words] == ["fedhe"] * 3 + ["fd"] * 3
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -211,15 +206,6 @@ def test_compare_prints_tables_and_sentences_and_writes_files(tmp_path, hetfl):
     assert (gains["comparisons"], gains["baseline"], len(gains["gains"])) == (3, "local", 3)
     assert [(one["method"], len(one["runs"])) for one in facts["methods"]] == [("local", 3), ("fedhe", 3)]
     assert [run["algorithm"] for run in facts["runs"]].count("fedhe") == 3
-
-
-def test_notes_are_no_longer_than_their_table(tmp_path, hetfl):
-    """Tables of two methods, twice, and of three clients: a heading, a rule, and a line each."""
-    study(tmp_path / "runs")
-    tables = hetfl("compare", tmp_path / "runs").out.split("\n\n")
-    for table, rows in zip(tables, (2, 2, 3), strict=False):
-        below = table.partition("\u2500\n")[2].splitlines()
-        assert len(below[rows:]) <= rows + 2, table
 
 
 def test_files_are_named_relative_to_their_folder(tmp_path, hetfl):

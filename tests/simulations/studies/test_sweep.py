@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from threading import Event
 
 import pytest
 from fixtures.folders.run_folders import client, finish, make
+from fixtures.waiting import until
 from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
@@ -265,19 +265,12 @@ def test_processes_end_at_once_and_say_nothing_when_the_command_is_killed(tmp_pa
     command = [sys.executable, "-m", "hetfl_flwr", "run", "fedhe", "--clients=2", "--rounds=5000", "--workers=2", *more]
     with (tmp_path / "said").open("w+") as said:
         started = subprocess.Popen([*command, f"--out={tmp_path / 'out'}"], stdout=said, stderr=said)
-        deadline = time.monotonic() + 120
-        while not any(rounds_written(path.parent) for path in tmp_path.glob("out/**/rounds.jsonl")):
-            assert started.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: any(rounds_written(path.parent) for path in tmp_path.glob("out/**/rounds.jsonl")), started)
         children = processes_of(started.pid)
         assert len(children) >= 2
         started.kill()
         started.wait()
-        deadline = time.monotonic() + 20
-        while any(going_on(child) for child in children):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: not any(going_on(child) for child in children), seconds=20)
         said.seek(0)
         assert "Finishing this round" not in said.read()
 
