@@ -1,7 +1,10 @@
-"""Names that Flower and PyTorch use are theirs here."""
+"""Names that Flower and PyTorch use are theirs here, and what they do not export is taken in two modules alone."""
 
+import ast
 import inspect
+import sys
 import threading
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,9 +14,15 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from torch.utils.data import DataLoader
 
+import hetfl_flwr
 from hetfl_flwr import KnowledgeClient, KnowledgeStrategy, RunConfig, SplitModel, model_arrays
 from hetfl_flwr.common import flower
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, ROUND
+from simulations.deployment import flower_node
+
+ROOT = Path(hetfl_flwr.__file__).parents[1]
+PACKAGES = ("hetfl_flwr", "strategies", "clients", "simulations")
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(KnowledgeStrategy, Strategy), (KnowledgeClient, flower.NumPyClient)])
@@ -37,6 +46,29 @@ def test_keys_and_arrays_have_the_names_that_flower_and_pytorch_give_them():
     assert {*get_args(keys.model_fields["optimizer"].annotation)} <= optimizers
     model = SplitModel(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))
     assert model_arrays(model).keys() == {name for name, one in model.state_dict().items() if one.is_floating_point()}
+
+
+def beyond(program: str) -> set[str]:
+    """Return what a program imports from Flower that is not exported."""
+    taken = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {
+        (node.module or "" if isinstance(node, ast.ImportFrom) else alias.name, alias.name)
+        for node in taken
+        if not getattr(node, "level", 0)
+        for alias in node.names
+    }
+    return {
+        f"{module}: {name}"
+        for module, name in names
+        if module.split(".")[0] == "flwr" and not (module in PUBLIC and name in sys.modules[module].__all__)
+    }
+
+
+@pytest.mark.slow
+def test_only_two_modules_take_what_flower_does_not_export():
+    own = {Path(module.__file__) for module in (flower, flower_node)}
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path not in own]
+    assert {str(path): found for path in files if (found := beyond(path.read_text()))} == {}
 
 
 def test_a_server_asks_again_as_soon_as_it_is_told_to(monkeypatch):
