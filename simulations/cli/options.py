@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hetfl_flwr.config import DEFAULT_CLIENTS, Value, parse_settings, read_toml, usable_path
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, unknown
 from hetfl_flwr.runs.record import check_no_run_file
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -79,5 +79,9 @@ def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value 
 
 
 def _recipe(path: Path) -> Path:
-    named = RECIPES / f"{path}.toml"
-    return named if not path.exists() and named.exists() else path
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    names = {recipe.stem: recipe for recipe in RECIPES.glob("*.toml")}
+    if str(path) not in names:
+        raise ConfigError(unknown("recipe", str(path), names, "hetfl list recipes"))
+    return names[str(path)]

@@ -95,6 +95,9 @@ def run(
         output_dir=out,
         accept_loss=accept_loss or None,
     )
+    for key in parse_settings(settings or []) if sweep is None else ():
+        if "." in key and not key.startswith(f"{chosen['algorithm']}."):
+            raise ConfigError(f"{key}: not an option of {chosen['algorithm']}: leave it out")
     if sweep is not None or against is not None:
         if resume or verbose:
             raise ConfigError("--resume and --verbose are for one run: a study resumes its runs automatically")
