@@ -225,7 +225,7 @@ def tables() -> list[Row]:
         {
             "name": name,
             "what": recipe.title,
-            "runs": len(list(recipe.cells())),
+            "runs": len(list(recipe.cells())) * recipe.seeds,
             "seeds": recipe.seeds,
             "needs": recipe.needs or "bundled data",
         }
