@@ -100,6 +100,7 @@ def test_every_recipe_of_the_papers_is_right(name):
 @pytest.mark.parametrize(
     ("name", "asked"),
     [
+        ("fedproto-table1", {}),
         ("har-table", {}),
         ("leaderboard", {}),
         ("moments", {}),
