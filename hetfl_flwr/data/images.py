@@ -111,7 +111,7 @@ def _notes(source: Source, channels: int) -> tuple[str, ...]:
         return ()
     grey = transparent = 0
     for cell in cells_of(source):
-        with suppress(OSError), Image.open(_file(cell.as_py())) as image:
+        with suppress(Exception), Image.open(_file(cell.as_py())) as image:
             grey += channels > 1 and image.mode in _GREY
             transparent += image.has_transparency_data
     notes = (grey, "are gray: read as color"), (transparent, "may be transparent: put on a white background")

@@ -232,12 +232,14 @@ class TestOwnFolder:
         assert f"'{none}' holds no data" in refusal(DataError, load, none)
 
     def test_images_that_cannot_be_learnt_from_are_counted(self, tmp_path, refusal):
-        """The first picture of all is broken, another is no picture, and one has another size."""
+        """The first picture of all is broken, another is no picture, one has another size, and one a short header."""
         large, broken = {"malignant/g.png": encoded(Image.new("L", (9, 8)))}, encoded(grey(0))[:40]
+        short = broken[:8] + (9).to_bytes(4) + broken[12:]
         sound = lay(photos(tmp_path / "sound", *TWICE), large)
         assert lacking(refusal(DataError, load, sound), "g.png' is 8x9", "4x5", "image-size") == []
-        root = lay(photos(tmp_path / "mine", *TWICE), {**large, "benign/+.png": broken, "malignant/f.png": b"GIF"})
-        assert lacking(refusal(DataError, load, root), "2 more", "benign/+.png'") == []
+        others = {"benign/+.png": broken, "malignant/f.png": b"GIF", "malignant/h.png": short}
+        root = lay(photos(tmp_path / "mine", *TWICE), large | others)
+        assert lacking(refusal(DataError, load, root), "3 more", "benign/+.png'") == []
 
     @pytest.mark.parametrize(
         "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
