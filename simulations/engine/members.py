@@ -10,8 +10,8 @@ from hetfl_flwr.methods import names
 from hetfl_flwr.models import ZOO, assign, drawn_order, network_of
 from hetfl_flwr.server.member import Member
 
-MAX_REFUSED = 10
-"""Number of failed clients of a process after which no others are built."""
+MAX_REFUSED = 2
+"""Number of failed clients of a process after which no others are built: enough to tell whether they fail alike."""
 
 
 def members_of(
