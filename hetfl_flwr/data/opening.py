@@ -173,6 +173,8 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     label, kind, inputs = roles(place, whole.without([*unnamed]), lacking, reading)
     if entry and entry.without:
         whole = whole.take(np.flatnonzero(~np.isin(whole[label].to_numpy(), entry.without)))
+    if entry and len(whole) != (complete := entry.train_rows + entry.test_rows):
+        notes += (f"{place} has {len(whole):,} samples, and the published data set {complete:,}",)
     in_test = whole.in_file >= len(train)
     for split, there in (("train", not in_test.all()), ("test", in_test.any() or not test)):
         if not there:

@@ -25,10 +25,10 @@ always 1, and of 3 samples usually close to 1."""
 def linear_cka(x: Tensor, y: Tensor) -> Tensor:
     """Return the CKA of two representations with the linear kernel: Eq. (3).
 
-    With centered columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``, computed from the two representations
-    without a kernel over the samples. ``y`` may also be a factor of any positive semidefinite kernel ``F F^T``. CKA is
-    invariant to orthogonal transforms, scaling and translation of either argument. It is computed in float32 at least,
-    and differentiable in both arguments.
+    With centered columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``, computed from products of the features or
+    of the samples, whichever are fewer. ``y`` may also be a factor of any positive semidefinite kernel ``F F^T``. CKA
+    is invariant to orthogonal transforms, scaling and translation of either argument. It is computed in float32 at
+    least, and differentiable in both arguments.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
     (1.0, 0.707107)
     """
     left, right = _centred(x), _centred(y)
-    cka = _cosine((left.mT @ right).square().sum(), _own_linear(left), _own_linear(right))
+    cka = _cosine(_between_linear(left, right), _own_linear(left), _own_linear(right))
     return cka.to(torch.promote_types(x.dtype, y.dtype))
 
 
@@ -67,6 +67,14 @@ def _centred(x: Tensor) -> Tensor:
     return scaled - scaled.mean(0)
 
 
+def _between_linear(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``||X^T Y||_F^2 = tr(X X^T Y Y^T)``, by the form that takes fewer multiplications."""
+    (samples, first), second = left.shape, right.shape[1]
+    if samples * (first + second) < first * second:
+        return ((left @ left.mT) * (right @ right.mT)).sum()
+    return (left.mT @ right).square().sum()
+
+
 def _own_linear(centred: Tensor) -> Tensor:
     """Return ``||X^T X||_F^2``, computed from the smaller of ``X^T X`` and ``X X^T``."""
     tall = centred.shape[0] >= centred.shape[1]
@@ -74,6 +82,6 @@ def _own_linear(centred: Tensor) -> Tensor:
 
 
 def _cosine(between: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return ``between / sqrt(first second)``, clamped to 1 against rounding; 0 if a squared norm is 0."""
+    """Return ``between / sqrt(first second)``, clamped to [0, 1] against rounding; 0 if a squared norm is 0."""
     norms = [torch.where(square == 0, torch.ones_like(square), square).sqrt() for square in (first, second)]
-    return (between / (norms[0] * norms[1])).clamp(max=1)
+    return (between / (norms[0] * norms[1])).clamp(0, 1)

@@ -180,6 +180,7 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
     root = hub(folder="uci/adult", train=ages)
     data = load(root, dataset="adult", **ALL)
     assert (data.train.labels.tolist(), data.spec) == ([1, 1, 1], DataSpec((1,), 2))
+    assert data.train.arrays.notes == (f"'{root}/uci/adult' has 3 samples, and the published data set 48,842",)
     wrong = hub(folder="uci/ilpd", train=datasets.Dataset.from_dict({"age": [3, 4], "label": [1, 3]}))
     assert "row 2" in refused(wrong, dataset="ilpd")
     rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}

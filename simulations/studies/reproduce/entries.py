@@ -21,7 +21,7 @@ from simulations.reports.estimates import over_seeds
 from simulations.reports.impact import Impact
 from simulations.studies.reproduce.keys import GAIN, HARMED, IMPACT, WORST
 from simulations.studies.reproduce.recipe import Cell, Recipe, TableMeasure
-from simulations.studies.reproduce.records import Record, course_name
+from simulations.studies.reproduce.records import Record, course_name, last_quarter
 
 CONFIDENCE = 0.95
 """Confidence level of intervals."""
@@ -198,7 +198,7 @@ def last_rises(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record])
     rises = {}
     for cell, y in product(cells, recipe.figure.drawn[:1]):
         known = [one.courses[course_name(y)][1] for one in records if one.cell == cell.folder]
-        ends = [values[-1] - values[3 * (len(values) - 1) // 4] for values in known if len(values) >= CURVE]
+        ends = [values[-1] - last_quarter(values)[0] for values in known if len(values) >= CURVE]
         if ends:
             rises[cell.row, cell.column] = average(ends)
     return rises

@@ -62,8 +62,8 @@ def check_measure(key: str) -> str:
     if where in ("", "before") or name in NUMBERS:
         if key not in MEASURE_KEYS:
             raise ValueError(unknown("figure", key, MEASURE_KEYS))
-    elif where not in ("best", "last", "trained") and not CLIENTS.fullmatch(where):
-        raise ValueError(f"{key!r}: expected best:, last:, trained:, client-P: or clients-P-Q: before {name}")
+    elif where not in ("best", "last", "late", "trained") and not CLIENTS.fullmatch(where):
+        raise ValueError(f"{key!r}: expected best:, last:, late:, trained:, client-P: or clients-P-Q: before {name}")
     return key
 
 

@@ -114,11 +114,11 @@ class TableMeasure(_Part):
     ----------
     key : str
         A figure in ``summary.json``, such as ``"acc"``, or ``"payload"``: bytes up and down. ``"best:KEY"``,
-        ``"last:KEY"``: the largest value over the evaluated rounds, or the last one, of the mean over clients of what
-        they report as KEY. ``"trained:KEY"``: the last value over the clients that have trained by then.
-        ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the last value over client P, or clients P to Q. ``"numbers_up"``,
-        ``"numbers_down"``: numbers that a client sends or receives in the last round, on average, and with the prefix
-        ``"before:"``, before round 1. Or one of `IMPACT`.
+        ``"last:KEY"``, ``"late:KEY"``: the largest value over the evaluated rounds, the last one, or the mean over the
+        last quarter of them, of the mean over clients of what they report as KEY. ``"trained:KEY"``: the last value
+        over the clients that have trained by then. ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the last value over
+        client P, or clients P to Q. ``"numbers_up"``, ``"numbers_down"``: numbers that a client sends or receives in
+        the last round, on average, and with the prefix ``"before:"``, before round 1. Or one of `IMPACT`.
     unit : {"%", "points", "numbers", "MB", ""}
         "%" is a share times 100, "points" are a difference of two shares times 100.
     """

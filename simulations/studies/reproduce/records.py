@@ -252,11 +252,19 @@ def measured(run: Run, key: str) -> float | None:
         return getattr(counted[-1], name) / summary["clients"] if counted else None
     if where:
         _, values = course(run, key)
-        return (max(values) if where == "best" else values[-1]) if values else None
+        if where == "best":
+            return max(values, default=None)
+        last = last_quarter(values) if where == "late" else values[-1:]
+        return fmean(last) if last else None
     if name == PAYLOAD:
         return float(summary["bytes_up"] + summary["bytes_down"])
     value = summary[name]  # type: ignore[literal-required]
     return None if value is None or not isfinite(value) else float(value)
+
+
+def last_quarter(values: Sequence[float]) -> Sequence[float]:
+    """Return the last quarter of a curve, both ends included."""
+    return values[3 * (len(values) - 1) // 4 :]
 
 
 def course(run: Run, y: str) -> Course:

@@ -709,6 +709,8 @@ MEASURED = run_of(
         ("payload", 7),
         ("best:b", 0.7),  # the mean of round 0; then 0.65
         ("last:a", 0.5),
+        ("late:a", 0.4),  # of the means 0.9, 0.3 and 0.5
+        ("late:c", None),
         ("client-1:b", 0.7),
         ("client-2:b", None),
         ("clients-1-2:a", 0.55),
