@@ -328,7 +328,7 @@ def test_ctrl_c_ends_all_of_a_rehearsal(here):
     with said.open("wb") as file:
         command = [*COMMAND, "rehearse", "--nodes", "1", "--out", str(here / "all")]
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-    until(lambda: "node 0" in said.read_text())
+    until(lambda: "node 0" in said.read_text(), process)
     assert still_running(here)
     for _ in range(5):
         os.killpg(process.pid, signal.SIGINT)
