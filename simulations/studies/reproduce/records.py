@@ -12,7 +12,7 @@ from filelock import FileLock
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.common.files import read_file, replace_file, writing
-from hetfl_flwr.common.versions import PACKAGES
+from hetfl_flwr.common.versions import OPTIONAL, PACKAGES
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import Client, Count, Fraction, first_problem
@@ -161,7 +161,8 @@ class Record(Line):
     settings : dict
         Its config keys in the recipe; other keys had their defaults.
     versions : list of dict
-        Its environment, as ``versions`` of its summary; several if it was resumed in another one.
+        Its environment, as ``versions`` of its summary without optional packages; several if it was resumed in
+        another one.
     figures : dict
         By key of the measure, in the units of the run, with nine digits; None if the run has no such figure.
     courses : dict
@@ -219,11 +220,15 @@ def record(job: Job, recipe: Recipe) -> Record:
         cell=job.folder.parent.name,
         seed=int(job.settings["seed"]),
         settings=job.asked,
-        versions=[*summary.get("earlier_versions", []), summary["versions"]],
+        versions=[_without_optional(one) for one in (*summary.get("earlier_versions", []), summary["versions"])],
         figures={key: None if (one := measured(run, key)) is None else _short(one) for key in recipe.keys},
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
         clients={client: _short(value, 6) for client, value in accuracies.items() if value is not None},
     )
+
+
+def _without_optional(environment: Mapping[str, str]) -> Versions:
+    return {name: value for name, value in environment.items() if name not in OPTIONAL}
 
 
 def _short(value: float, digits: int = 9) -> float:
