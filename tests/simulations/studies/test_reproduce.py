@@ -223,7 +223,9 @@ def test_what_has_ended_is_kept_though_the_command_is_killed_and_no_gain_is_no_p
     whole, folder, said = run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "results")
     assert whole
     assert "small.png" not in (tmp_path / "results" / "small.md").read_text()
-    assert len(kept.read_text().splitlines()) == 3
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert len(lines) == 3
+    assert all({"torch", "python"} <= one.keys() and "scipy" not in one for line in lines for one in line["versions"])
     assert not (folder / "figure.png").exists()
     assert "figure.png" not in said
 
