@@ -225,7 +225,7 @@ def tables() -> list[Row]:
         {
             "name": name,
             "what": recipe.title,
-            "runs": len(list(recipe.cells())) * recipe.seeds,
+            "runs": sum(cell.seeds for cell in recipe.cells()),
             "seeds": recipe.seeds,
             "needs": recipe.needs or "bundled data",
         }

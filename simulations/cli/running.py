@@ -216,7 +216,7 @@ def reproduce(
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Only rows and columns whose name contains this; repeatable."),
+        typer.Option(metavar="NAME", help="Only this row, column or 'ROW, COLUMN'; * is any text; repeatable."),
     ] = None,
     workers: AtATimeOption = 1,
     on: OnOption = "local",

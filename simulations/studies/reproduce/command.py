@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, unknown
 from simulations.reports.runs import load_run
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, Job, run_all
@@ -41,9 +41,9 @@ class Options(NamedTuple):
     variant : {"full", "short", "quick"}
         The variant of the recipes.
     only : list of str
-        Run only rows and columns whose names contain one of these. Empty: all.
+        Run only rows, columns and cells with one of these names (`Cell.matches`). Empty: all.
     seeds : int
-        Number of seeds; 0: as the recipe says.
+        Number of seeds of all cells; 0: as the recipe says.
     backend : Backend
         Where the runs are executed.
     extra : mapping
@@ -83,7 +83,11 @@ class Options(NamedTuple):
             if key in self.extra:
                 why = "runs get seeds from 0 and folders in --out, and continue automatically"
                 raise ConfigError(f"--set {key}: leave it out, as {why}")
-        cells = [cell for cell in recipe.cells(recipe.variant) if cell.matches(self.only)]
+        cells = [
+            cell.model_copy(update={"seeds": self.seeds or cell.seeds})
+            for cell in recipe.cells(recipe.variant)
+            if not self.only or any(map(cell.matches, self.only))
+        ]
         for key in self.extra.keys() - {*PLACES}:
             owner = key.rpartition(".")[0]
             own = [cell.settings for cell in cells if owner in ("", cell.settings["algorithm"])]
@@ -119,8 +123,6 @@ class Task(NamedTuple):
         The recipe in the requested variant.
     cells : list of Cell
         The requested cells.
-    seeds : int
-        Number of seeds.
     place : Path
         Folder of its runs, and of tuning.
     folder : Path
@@ -134,7 +136,6 @@ class Task(NamedTuple):
     name: str
     recipe: Recipe
     cells: list[Cell]
-    seeds: int
     place: Path
     folder: Path
     records: Records
@@ -183,21 +184,24 @@ def prepare(wanted: Iterable[str], options: Options) -> list[Task]:
             name,
             recipe,
             options.cells(recipe),
-            options.seeds or (1 if recipe.variant == "quick" else recipe.seeds),
             options.out / shared,
             options.out / own,
             *known[shared],
         )
-    if found := [task for task in tasks.values() if task.cells]:
-        return found
-    raise ConfigError(f"--only {' '.join(options.only)}: no row or column has this in its name")
+    found = [task for task in tasks.values() if task.cells]
+    for name in options.only:
+        if not any(cell.matches(name) for task in found for cell in task.cells):
+            cells = [cell for task in tasks.values() for cell in task.recipe.cells(task.recipe.variant)]
+            parts = {part for cell in cells for part in (cell.row, cell.column) if part}
+            raise ConfigError(f"--only: {unknown('row or column', name, parts)} (* is any text)")
+    return found
 
 
 def _reproduce(task: Task, options: Options, console: Console) -> bool:
     """Run and report one recipe; return whether it is complete."""
     known = options.report_only
     cells, found = tune_cells(task.cells, task.tuned, task.place / "tuning", options.backend, console, only_known=known)
-    runs = jobs(cells, task.seeds, task.place / "runs")
+    runs = jobs(cells, task.place / "runs")
     failed = _run(task, runs, options, console)
     if records := task.known(runs):
         _report(task, options, runs, records, tuning_as_markdown(found), console)
@@ -226,10 +230,10 @@ def _report(
 ) -> None:
     """Show a recipe's figures and write them, with a picture, into its folder and the folder of results."""
     recipe, cells, folder = task.recipe, task.cells, task.folder
-    figures, less = entries(recipe, cells, records), lessened(recipe, cells, task.seeds)
+    figures, less = entries(recipe, cells, records), lessened(recipe, cells)
     command = options.command(task.name, recipe)
     commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
-    made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(cells) * task.seeds} runs"
+    made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(runs)} runs"
     versions = environments(one.versions for one in records)
     gaps = differences_as_markdown(recipe, figures, last_rises(recipe, cells, records))
     more = [

@@ -202,13 +202,13 @@ def lost_as_markdown(cells: Sequence[Cell], records: Sequence[Record]) -> str:
     return f"**Without some clients**, which have no result in the last round: {'; '.join(lost)}." if lost else ""
 
 
-def lessened(recipe: Recipe, cells: Sequence[Cell], seeds: int) -> str:
+def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
     """Describe how cells differ from the full table: config keys, missing cells and rows to compare with, and seeds."""
-    whole = {cell.folder: cell.settings for cell in recipe.cells()}
+    whole = {cell.folder: cell for cell in recipe.cells()}
     changed: dict[str, dict[str, None]] = {}
     for cell in cells:
         for key, value in cell.settings.items():
-            before = whole[cell.folder].get(key)
+            before = whole[cell.folder].settings.get(key)
             if value != before and key not in PLACES:
                 said = f"{value}" if before is None else f"{value} instead of {before}"
                 changed.setdefault(key, {})[said] = None
@@ -218,8 +218,8 @@ def lessened(recipe: Recipe, cells: Sequence[Cell], seeds: int) -> str:
     shown = {(cell.row, cell.column) for cell in cells}
     lacking = dict.fromkeys(cell.against for cell in cells if cell.against and (cell.against, cell.column) not in shown)
     words += [f"without {row}, so there is no difference from it" for row in lacking]
-    if seeds < recipe.seeds:
-        words.append(f"{seeds} of {recipe.seeds} seeds")
+    seeds = {f"{cell.seeds} of {all}": None for cell in cells if cell.seeds < (all := whole[cell.folder].seeds)}
+    words += [f"{' or '.join(seeds)} seeds"] if seeds else []
     return "; ".join(words) + "." if words else ""
 
 

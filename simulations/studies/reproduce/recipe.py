@@ -1,6 +1,7 @@
 """A table or figure of a paper as a TOML file: its runs, its measures, and the paper's figures."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -159,10 +160,15 @@ class Figures(_Part):
         return self.y if self.kind in ("curves", "differences") else []
 
 
+Seeds = Annotated[int, Field(ge=1, le=MAX_SEEDS)]
+"""A number of seeds, starting at 0."""
+
+
 class _Varied(_Part):
     settings: Settings = {}
     short: Settings = {}
     quick: Settings = {}
+    seeds: Seeds = MAX_SEEDS
 
     def of(self, variant: Variant) -> dict[str, Value]:
         """Return the config keys that a variant adds to the full one."""
@@ -170,7 +176,7 @@ class _Varied(_Part):
 
 
 class TableColumn(_Varied):
-    """Settings that runs of all rows have in common, such as the data set."""
+    """Settings that runs of all rows have in common, such as the data set; fewer ``seeds`` than the recipe has."""
 
     name: Name
 
@@ -188,6 +194,8 @@ class TableRow(_Varied):
         Its name in the paper.
     settings : mapping
         Config keys, which override those of the recipe and the column.
+    seeds : int
+        Number of seeds, if it is smaller than the recipe's.
     paper : mapping
         The paper's figure for each measure, or a list of all in order; with columns, a mapping by column.
     within : mapping
@@ -208,7 +216,7 @@ class TableRow(_Varied):
 
 
 class Cell(_Part):
-    """One row in one column: its settings, the paper's figures, and its baseline.
+    """One row in one column: its settings, its number of seeds, the paper's figures, and its baseline.
 
     ``factors`` are tried to tune it before it is run; without them, it is not tuned.
     """
@@ -217,6 +225,7 @@ class Cell(_Part):
     column: str
     settings: dict[str, Value]
     paper: dict[str, float]
+    seeds: int = 1
     against: str = ""
     factors: list[float] = []
 
@@ -237,9 +246,10 @@ class Cell(_Part):
         words = "".join(letter if letter.isalnum() else " " for letter in self.name.lower()).split()
         return "-".join(words)
 
-    def matches(self, words: Collection[str]) -> bool:
-        """Return whether the name contains one of these words; without words, True."""
-        return not words or any(word in self.name for word in words)
+    def matches(self, name: str) -> bool:
+        """Return whether this is the name of its row, of its column or of both; ``*`` is any text."""
+        pattern = name.replace("[", "[[]")
+        return any(fnmatchcase(own, pattern) for own in (self.row, self.column, self.name))
 
 
 class Recipe(_Varied):
@@ -288,7 +298,7 @@ class Recipe(_Varied):
     short, quick : mapping
         Config keys of the short variant, and of the quick one, which has one seed and bundled data.
     short_only : list of str
-        The short variant has only cells whose names contain one of these. Empty: all.
+        The short variant has only the cells that have one of these names (`Cell.matches`). Empty: all.
     variant : {"full", "short", "quick"}
         The variant to run, which the command sets.
     """
@@ -301,7 +311,7 @@ class Recipe(_Varied):
     note: Prose = ""
     chosen: ChosenBy = ""
     found: Prose = ""
-    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 3
+    seeds: Seeds = 3
     against: str = ""
     tuned: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = []
     ranked: str = ""
@@ -395,10 +405,16 @@ class Recipe(_Varied):
                 parts += [row.within.get(column.name, {})]
                 settings = {key: value for part in parts for key, value in part.items()}
                 paper = {} if variant == "quick" else _paper(row, column.name, self.measures)
-                against = row.against or self.against
-                cell = Cell(row=row.name, column=column.name, settings=settings, paper=paper, against=against)
-                left_out = variant == "short" and not cell.matches(self.short_only)
-                if column.name not in row.without and not left_out:
+                cell = Cell(
+                    row=row.name,
+                    column=column.name,
+                    settings=settings,
+                    paper=paper,
+                    seeds=1 if variant == "quick" else min(self.seeds, column.seeds, row.seeds),
+                    against=row.against or self.against,
+                )
+                asked = self.short_only if variant == "short" else []
+                if column.name not in row.without and (not asked or any(map(cell.matches, asked))):
                     yield cell
                     if self.tuned:
                         factors = self.tuned[:QUICK_FACTORS] if variant == "quick" else self.tuned

@@ -46,12 +46,13 @@ def in_order(settings: Mapping[str, Value]) -> str:
     return json.dumps(settings, sort_keys=True, allow_nan=False)
 
 
-def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
+def jobs(cells: Sequence[Cell], folder: Path) -> list[Job]:
     """Return the runs of some cells, ordered by seed; the folders are ``CELL/seed-N``."""
     return [
         Job(f"{cell.name}, seed {seed}", folder / cell.folder / f"seed-{seed}", {**cell.settings, "seed": seed})
-        for seed in range(seeds)
+        for seed in range(max((cell.seeds for cell in cells), default=0))
         for cell in cells
+        if seed < cell.seeds
     ]
 
 

@@ -29,7 +29,15 @@ from simulations.studies.reproduce.page import (
 )
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, check_reported, course_name, measured, read_lines
+from simulations.studies.reproduce.records import (
+    Record,
+    Records,
+    check_reported,
+    course_name,
+    jobs,
+    measured,
+    read_lines,
+)
 from simulations.studies.reproduce.tuned import Findings, TunedCell
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
@@ -97,25 +105,13 @@ def test_every_recipe_of_the_papers_is_right(name):
     assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
 
 
-@pytest.mark.parametrize(
-    ("name", "asked"),
-    [
-        ("fedproto-table1", {}),
-        ("har-table", {}),
-        ("leaderboard", {}),
-        ("moments", {}),
-        (
-            "which-method",
-            {"only": ["digits", "breast-cancer", "MNIST", "adult", "HAR", "unlike tasks", "CIFAR-10"], "seeds": 5},
-        ),  # tuned, with ranks
-    ],
-)
-def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatch, name, asked):
+@pytest.mark.parametrize("name", ["fedproto-table1", "har-table", "leaderboard", "moments", "which-method"])
+def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatch, name):
     monkeypatch.setattr(command, "draw", lambda *given: given[-1].touch())
     copytree(RESULTS, tmp_path / "results")
     page = tmp_path / "results" / f"{name}.md"
     page.unlink()
-    options = Options(tmp_path / "out", results=tmp_path / "results", report_only=True, **asked)
+    options = Options(tmp_path / "out", results=tmp_path / "results", report_only=True)
     reproduce([name], options, Console(file=StringIO()))
     assert page.read_text() == (RESULTS / page.name).read_text()
 
@@ -658,6 +654,45 @@ def test_a_recipe_of_which_no_cell_was_asked_for_is_left_out(recipe, run_recipe,
     request, said = Options(tmp_path / "out", only=["Third"], report_only=True), StringIO()
     assert reproduce([str(recipe), str(other)], request, Console(file=said))
     assert not (tmp_path / "out" / "small").exists()
+
+
+@pytest.mark.parametrize(
+    ("only", "found"),
+    [
+        (["FedHe"], ["FedHe, IID", "FedHe, skewed"]),
+        (["skewed"], ["FedHe, skewed", "FedHe without means, skewed"]),
+        (["FedHe, IID", "skewed"], ["FedHe, IID", "FedHe, skewed", "FedHe without means, skewed"]),
+        (["FedHe*, IID"], ["FedHe, IID", "FedHe without means, IID"]),
+    ],
+)
+def test_only_takes_whole_names_of_rows_columns_and_cells(recipe, only, found):
+    columns = "".join(f"[[columns]]\nname = '{name}'\n\n" for name in ("IID", "skewed"))
+    text = RECIPE.replace("Private", "FedHe without means").replace("paper = { accuracy = 50.0 }", "")
+    recipe.write_text(text.replace("[[rows]]", f"{columns}[[rows]]", 1))
+    assert sorted(cell.name for cell in Options(Path("out"), only=only).cells(load(str(recipe)))) == sorted(found)
+
+
+@pytest.mark.parametrize("name", ["Fed", "FedHe, Private", "private", "[FP]*"])
+def test_a_name_of_only_that_nothing_has_is_refused_beside_one_that_a_row_has(run_recipe, refusal, name):
+    line = refusal(ConfigError, run_recipe, only=["Private", name])
+    assert f"--only: unknown row or column '{name}'" in line
+    assert "FedHe, Private (* is any text)" in line
+
+
+def test_rows_and_columns_can_have_fewer_seeds(recipe, run_recipe, monkeypatch):
+    text = RECIPE.replace("seeds = 2", "seeds = 3").replace('name = "Private"', 'name = "Private"\nseeds = 2')
+    recipe.write_text(text)
+    asked = [Options(Path("out"), seeds=seeds).cells(load(str(recipe))) for seeds in (0, 1)]
+    assert [[cell.seeds for cell in cells] for cells in asked] == [[3, 2], [1, 1]]
+    assert [cell.seeds for cell in load(str(recipe)).cells("quick")] == [1, 1]
+    runs = [job.folder.as_posix() for job in jobs(asked[0], Path())]
+    assert runs == ["fedhe/seed-0", "private/seed-0", "fedhe/seed-1", "private/seed-1", "fedhe/seed-2"]
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    _, folder, _ = run_recipe(report_only=True)
+    text = (folder / "table.md").read_text()
+    assert ("5 of 5 runs" in text, "Reduced" in text) == (True, False)
+    _, folder, _ = run_recipe(report_only=True, seeds=2)
+    assert "**Reduced from the paper:** 2 of 3 seeds." in (folder / "table.md").read_text()
 
 
 def test_a_comparison_of_our_own_is_not_less_than_a_paper(recipe, run_recipe, monkeypatch):
