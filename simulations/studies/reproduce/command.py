@@ -8,13 +8,13 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markdown import Markdown
 
-from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, unknown
 from simulations.reports.runs import load_run
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, Job, run_all
-from simulations.studies.reproduce.entries import entries, last_rises, ranking
+from simulations.studies.reproduce.entries import Entry, entries, last_rises, ranking
 from simulations.studies.reproduce.page import (
     as_json,
     differences_as_markdown,
@@ -22,13 +22,12 @@ from simulations.studies.reproduce.page import (
     lost_as_markdown,
     markdown,
     merged,
-    publish,
     ranks_as_markdown,
 )
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
 from simulations.studies.reproduce.records import Record, Records, check_reported, environments, jobs
-from simulations.studies.reproduce.tuned import Findings, tune_cells, tuning_as_markdown
+from simulations.studies.reproduce.tuned import Findings, TunedCell, tune_cells, tuning_as_markdown
 
 
 class Options(NamedTuple):
@@ -49,7 +48,7 @@ class Options(NamedTuple):
     extra : mapping
         Config keys that override the recipe's.
     results : Path or None
-        Folder that keeps reports, pictures and records.
+        Folder that keeps records, and of each recipe the report and the picture of all its recorded runs.
     report_only : bool
         Whether to report only existing runs.
     """
@@ -200,13 +199,18 @@ def prepare(wanted: Iterable[str], options: Options) -> list[Task]:
 def _reproduce(task: Task, options: Options, console: Console) -> bool:
     """Run and report one recipe; return whether it is complete."""
     known = options.report_only
-    cells, found = tune_cells(task.cells, task.tuned, task.place / "tuning", options.backend, console, only_known=known)
+    tuned = partial(tune_cells, known=task.tuned, folder=task.place / "tuning", backend=options.backend)
+    cells, found = tuned(task.cells, console=console, only_known=known)
     runs = jobs(cells, task.place / "runs")
     failed = _run(task, runs, options, console)
-    if records := task.known(runs):
-        _report(task, options, runs, records, tuning_as_markdown(found), console)
-    else:
-        console.print(f"{task.name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)
+    records = _report(task, options, runs, found, console)
+    if records and options.results is not None:
+        seeds = options.seeds if options.seeds > task.recipe.seeds else 0
+        plain = Options(options.out, options.variant, seeds=seeds)
+        recipe = plain.recipe(task.name)
+        one = task._replace(recipe=recipe, cells=plain.cells(recipe))
+        whole, found = tuned(one.cells, console=console, only_known=True)
+        _publish(one, plain.command(task.name, recipe), jobs(whole, task.place / "runs"), found, options.results)
     if failed and task.recipe.needs:
         console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
     return bool(records) and not failed and (known or len(cells) == len(task.cells))
@@ -226,29 +230,55 @@ def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) ->
 
 
 def _report(
-    task: Task, options: Options, runs: Sequence[Job], records: Sequence[Record], tuning: str, console: Console
-) -> None:
-    """Show a recipe's figures and write them, with a picture, into its folder and the folder of results."""
-    recipe, cells, folder = task.recipe, task.cells, task.folder
-    figures, less = entries(recipe, cells, records), lessened(recipe, cells)
-    command = options.command(task.name, recipe)
-    commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
-    made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(runs)} runs"
-    versions = environments(one.versions for one in records)
-    gaps = differences_as_markdown(recipe, figures, last_rises(recipe, cells, records))
-    more = [
-        gaps,
-        lost_as_markdown(cells, records),
-        tuning,
-        ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked),
-    ]
-    page = markdown(recipe, figures, "; ".join([made, *versions]), less, more)
+    task: Task, options: Options, runs: Sequence[Job], found: Sequence[TunedCell], console: Console
+) -> list[Record]:
+    """Show the figures of the requested runs, write them with a picture, and return their records."""
+    if not (records := task.known(runs)):
+        console.print(f"{task.name}: no run of it is recorded, so nothing is written", style="yellow", markup=False)
+        return []
+    command, folder = options.command(task.name, task.recipe), task.folder
+    page, figures = _page(task, runs, records, found, command)
     console.print(Markdown(page))
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "table.md", page.encode())
-    replace_file(folder / "table.json", as_json(recipe, figures, records, command, less).encode())
-    draw(recipe, figures, runs, records, folder / "figure.png")
+    less = lessened(task.recipe, task.cells)
+    replace_file(folder / "table.json", as_json(task.recipe, figures, records, command, less).encode())
+    draw(task.recipe, figures, runs, records, folder / "figure.png")
     picture = ", figure.png" if (folder / "figure.png").exists() else ""
     console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
-    if options.results is not None:
-        publish(folder, recipe, options.results)
+    return records
+
+
+def _publish(task: Task, command: str, runs: Sequence[Job], found: Sequence[TunedCell], results: Path) -> None:
+    """Write the report and the picture of all recorded runs of a recipe.
+
+    Raises a `RunFolderError` if they cannot be written. Without a new picture of features, the page has the earlier
+    one.
+    """
+    picture = results / f"{task.folder.name}.png"
+    if not (records := task.known(runs)):
+        return
+    page, figures = _page(task, runs, records, found, command)
+    with writing(results):
+        results.mkdir(parents=True, exist_ok=True)
+        draw(task.recipe, figures, runs, records, picture)
+        shown = f"\n![{task.recipe.title}]({picture.name})\n" if picture.exists() else ""
+        replace_file(picture.with_suffix(".md"), (page + shown).encode())
+
+
+def _page(
+    task: Task, runs: Sequence[Job], records: Sequence[Record], found: Sequence[TunedCell], command: str
+) -> tuple[str, list[Entry]]:
+    """Return the report of a recipe's cells, and its figures."""
+    recipe, cells = task.recipe, task.cells
+    figures = entries(recipe, cells, records)
+    commits = sorted({one["commit"] for record in records for one in record.versions if "commit" in one})
+    made = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(runs)} runs"
+    versions = environments(one.versions for one in records)
+    more = [
+        differences_as_markdown(recipe, figures, last_rises(recipe, cells, records)),
+        lost_as_markdown(cells, records),
+        tuning_as_markdown(found),
+        ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked),
+    ]
+    return markdown(recipe, figures, "; ".join([made, *versions]), lessened(recipe, cells), more), figures

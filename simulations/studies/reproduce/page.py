@@ -4,10 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from pathlib import Path
-from shutil import copyfile
 
-from hetfl_flwr.common.files import replace_file, writing
 from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.entries import Entry, Ranking
 from simulations.studies.reproduce.keys import GAIN
@@ -218,8 +215,9 @@ def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
     shown = {(cell.row, cell.column) for cell in cells}
     lacking = dict.fromkeys(cell.against for cell in cells if cell.against and (cell.against, cell.column) not in shown)
     words += [f"without {row}, so there is no difference from it" for row in lacking]
-    seeds = {f"{cell.seeds} of {all}": None for cell in cells if cell.seeds < (all := whole[cell.folder].seeds)}
-    words += [f"{' or '.join(seeds)} seeds"] if seeds else []
+    pairs = dict.fromkeys((cell.seeds, whole[cell.folder].seeds) for cell in cells)
+    fewer = [f"{some} of {most}" for some, most in pairs if some < most]
+    words += [f"{' or '.join(fewer)} seeds"] if fewer else []
     return "; ".join(words) + "." if words else ""
 
 
@@ -250,19 +248,3 @@ def _seeds(found: Sequence[Entry]) -> str:
     """Return the number of seeds, or the smallest and the largest one: a gain has only those of its baseline."""
     numbers = sorted({len(one.ours) for one in found} - {0})
     return " to ".join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))
-
-
-def publish(folder: Path, recipe: Recipe, results: Path) -> None:
-    """Copy a report and its picture into the folder of results; raises a `RunFolderError` if that cannot be written.
-
-    Without a new picture of features, the page shows the earlier one.
-    """
-    picture = results / f"{folder.name}.png"
-    drawn = (folder / "figure.png").exists()
-    with writing(results):
-        results.mkdir(parents=True, exist_ok=True)
-        if drawn:
-            copyfile(folder / "figure.png", picture)
-        earlier = recipe.figure.kind == "features" and picture.exists()
-        shown = f"\n![{recipe.title}]({picture.name})\n" if drawn or earlier else ""
-        replace_file(results / f"{folder.name}.md", ((folder / "table.md").read_text() + shown).encode())

@@ -695,6 +695,24 @@ def test_rows_and_columns_can_have_fewer_seeds(recipe, run_recipe, monkeypatch):
     assert "**Reduced from the paper:** 2 of 3 seeds." in (folder / "table.md").read_text()
 
 
+@pytest.mark.parametrize("asked", [{"only": ["Private"]}, {"seeds": 1}, {"extra": {"rounds": 2}}])
+def test_a_kept_report_has_all_recorded_runs_whatever_was_asked_for(recipe, run_recipe, tmp_path, monkeypatch, asked):
+    recipe.write_text(RECIPE.replace("seeds = 2", 'seeds = 2\nfound = "FedHe is best."'))
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    _, folder, _ = run_recipe(report_only=True, results=tmp_path / "results", **asked)
+    kept = (tmp_path / "results" / "small.md").read_text()
+    assert [words in kept for words in ("4 of 4 runs", "| FedHe | ", "FedHe is best", "Reduced")] == [True] * 3 + [
+        False
+    ]
+    assert "Reduced" in (folder / "table.md").read_text()
+
+
+def test_a_kept_report_has_more_seeds_if_these_are_asked_for(run_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    run_recipe(report_only=True, results=tmp_path / "results", seeds=3, only=["FedHe"])
+    assert "small.toml --seeds 3`, commit none; 6 of 6 runs" in (tmp_path / "results" / "small.md").read_text()
+
+
 def test_a_comparison_of_our_own_is_not_less_than_a_paper(recipe, run_recipe, monkeypatch):
     recipe.write_text(RECIPE.replace('paper = "A. Author, A Paper, 2021"\n', ""))
     monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
