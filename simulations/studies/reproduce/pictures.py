@@ -238,8 +238,10 @@ def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figur
     for axes, (column, own) in zip(places, columns.items(), strict=True):
         draw_impact(axes, {row: own.get(row) for row in rows}, texts)
         axes.set_title(fill(column, 18), fontsize="small")
-    baselines = {one.cell.settings["algorithm"] for one in found if one.cell.row in map(against.get, rows)}
-    over = "training alone" if baselines == {LOCAL} else "the row that each is compared with"
+    compared = {against[row] for row in rows}
+    alone = {one.cell.settings["algorithm"] for one in found if one.cell.row in compared} == {LOCAL}
+    alike = " with the same models" if len(compared) > 1 else ""
+    over = f"training alone{alike}" if alone else "the row that each is compared with"
     explain(figure, f"Points over {over}{'; right: ' * bool(texts)}{', '.join(recipe.figure.measures * bool(texts))}")
     return figure, _gaining(columns)
 
