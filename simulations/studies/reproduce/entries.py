@@ -230,7 +230,7 @@ class Ranking:
 
 
 def ranking(found: Sequence[Entry], measure: str) -> Ranking | None:
-    """Rank rows by a measure's mean over seeds, higher being better; None with too few rows or columns.
+    """Rank rows by a measure's mean over seeds, higher being better; None with too few rows or columns, or if all tie.
 
     A column with a seed counts if at least half of the rows have it.
     """
@@ -244,7 +244,7 @@ def ranking(found: Sequence[Entry], measure: str) -> Ranking | None:
     whole = values[2 * values.count(axis=1) >= len(by_row)].dropna(axis=1)
     averages = whole.groupby(level=0).mean()
     blocks, rows = averages.shape
-    if rows < LEAST or blocks < LEAST:
+    if rows < LEAST or blocks < LEAST or (averages.nunique(axis=1) == 1).all():
         return None
     means = averages.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
     spread = studentized_range.ppf(CONFIDENCE, rows, inf) / sqrt(2)

@@ -1,6 +1,7 @@
 """Keys of the figures that recipes measure and draw, and the ranges of their values."""
 
 import re
+from typing import Literal
 
 from hetfl_flwr.errors import unknown
 from hetfl_flwr.runs.record import Count, Epsilon, Fraction, Round, Seconds, Summary
@@ -37,6 +38,28 @@ NESTED = ("clients", "failures", "classes", "not_averaged")
 
 CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
 """The prefix for client P, or clients P to Q."""
+
+
+Unit = Literal["%", "points", "numbers", "MB", ""]
+"""The unit of a measure in tables."""
+
+
+def unit_of(key: str) -> Unit:
+    """Return the usual unit of a measure: "%" for shares and for what clients report.
+
+    Examples
+    --------
+    >>> unit_of("accuracy"), unit_of("best:accuracy"), unit_of("bytes_up"), unit_of("before:numbers_up")
+    ('%', '%', 'MB', 'numbers')
+    """
+    name = key.rpartition(":")[2]
+    if name in (GAIN, WORST):
+        return "points"
+    if name in NUMBERS:
+        return "numbers"
+    if name in (PAYLOAD, "bytes_up", "bytes_down", "wire_up", "wire_down"):
+        return "MB"
+    return "" if key in PER_RUN and name not in SHARES else "%"
 
 
 def is_reported(key: str) -> bool:

@@ -35,11 +35,12 @@ def markdown(recipe: Recipe, found: Sequence[Entry], made: str, less: str, more:
 
     `made` says how the runs were made, `less` how they differ from the paper's; `more` has further paragraphs.
     """
+    columns = dict.fromkeys(one.cell.column for one in found if one.ours)
+    those = {column: merged([one for one in found if one.cell.column == column]) for column in columns}
     if len(recipe.measures) == 1 and recipe.columns:
-        tables = [_grid(recipe, found, lambda one: one.cell.column, found[0].label, seeds=False)]
+        joined = [one for several in those.values() for one in several]
+        tables = [_grid(recipe, joined, lambda one: one.cell.column, found[0].label, seeds=False)]
     else:
-        columns = dict.fromkeys(one.cell.column for one in found if one.ours)
-        those = {column: merged([one for one in found if one.cell.column == column]) for column in columns}
         tables = [_grid(recipe, several, lambda one: one.label, column) for column, several in those.items()]
     legend = f"Rows have tuned settings; what is '{NOT_TUNED[2:]}' is with the others. " * bool(recipe.tuned)
     legend += "Mean ± deviation over the seeds"

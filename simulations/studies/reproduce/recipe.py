@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -23,8 +22,18 @@ from hetfl_flwr.config import RunConfig, Value, check_values, flattened, load_to
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.runs.record import Client, first_problem
 from hetfl_flwr.text import LONGEST_NAME
+from simulations.reports.pairing import SAME
 from simulations.studies.jobs import ASIDE, PLACES
-from simulations.studies.reproduce.keys import IMPACT, check_curve, check_measure, first_client
+from simulations.studies.reproduce.keys import (
+    GAIN,
+    IMPACT,
+    SHARES,
+    Unit,
+    check_curve,
+    check_measure,
+    first_client,
+    unit_of,
+)
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 """Folder of the recipes."""
@@ -121,11 +130,21 @@ class TableMeasure(_Part):
         client P, or clients P to Q. ``"numbers_up"``, ``"numbers_down"``: numbers that a client sends or receives in
         the last round, on average, and with the prefix ``"before:"``, before round 1. Or one of `IMPACT`.
     unit : {"%", "points", "numbers", "MB", ""}
-        "%" is a share times 100, "points" are a difference of two shares times 100.
+        "%" is a share times 100, "points" are a difference of two shares times 100. Default: by the key, "%" for what
+        clients report.
     """
 
     key: Annotated[str, AfterValidator(check_measure)]
-    unit: Literal["%", "points", "numbers", "MB", ""] = "%"
+    unit: Unit
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_unit(cls, said: Any) -> Any:
+        """Complete a measure, or the key of one."""
+        measure = {"key": said} if isinstance(said, str) else said
+        if isinstance(measure, dict) and isinstance(key := measure.get("key"), str):
+            return {"unit": unit_of(key), **measure}
+        return measure
 
 
 class Figures(_Part):
@@ -282,7 +301,8 @@ class Recipe(_Varied):
         Each cell gets a tuned counterpart in the row "NAME, tuned": its learning rate is multiplied by each of these
         factors, then the method's main weight, at the best rate. Empty: none.
     ranked : str
-        The measure by which rows, tuned where they can be, are ranked over all columns. Empty: none.
+        The measure, a share or the gain, by which rows, tuned where they can be, are ranked over all columns. Empty:
+        none.
     measures : mapping
         By name in the paper; a text is the key of a share.
     figure : Figures
@@ -316,7 +336,7 @@ class Recipe(_Varied):
     tuned: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = []
     ranked: str = ""
     measures: Annotated[
-        dict[Name, Annotated[TableMeasure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]],
+        dict[Name, TableMeasure],
         Field(min_length=1),
     ]
     figure: Figures = Figures()
@@ -337,6 +357,8 @@ class Recipe(_Varied):
         _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
         _among("row", self.shown, [*rows, *(f"{row}{TUNED}" for row in rows if self.tuned)])
         _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
+        if self.ranked and (key := self.measures[self.ranked].key) not in (*SHARES, GAIN):
+            raise ValueError(f"ranked: {key} is not a share of right answers or the gain, of which more is better")
         if self.figure.kind == "gains" and len(self.figure.measures) > 1:
             raise ValueError("figure: next to gains, at most one measure can be shown")
         paired = self.compares_clients or self.figure.kind == "differences"
@@ -367,6 +389,13 @@ class Recipe(_Varied):
                 check_settings(cell.settings)
             except HetflError as error:
                 raise ValueError(f"{cell.name}: {error}") from None
+        for variant in get_args(Variant) if self.compares_clients else ():
+            by_name = {(cell.row, cell.column): cell for cell in self.cells(variant)}
+            for cell in by_name.values():
+                base = by_name.get((cell.against, cell.column), cell)
+                for key in SAME:
+                    if cell.settings.get(key) != base.settings.get(key):
+                        raise ValueError(f"{cell.name}: {key} differs in {base.row}, so clients cannot be compared")
         clients = [int(cell.settings.get("clients", 0)) for cell in self.cells()]
         shown = self.figure.client if self.figure.kind == "features" else 0
         asked = max([shown, *map(first_client, (*self.keys, *self.figure.drawn))])
@@ -424,6 +453,8 @@ class Recipe(_Varied):
 def check_settings(settings: Mapping[str, Value]) -> None:
     """Raise a `ConfigError` unless these are the config keys of a cell."""
     RunConfig.from_flat(settings)
+    if "algorithm" not in settings:
+        raise ConfigError("algorithm is missing: name the row's method")
     for key in ELSEWHERE:
         if key in settings:
             why = "seeds is their number" if key == "seed" else "the command says where and how runs are executed"

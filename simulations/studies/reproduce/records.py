@@ -213,8 +213,12 @@ class Records(Kept[Record]):
 
 
 def record(job: Job, recipe: Recipe) -> Record:
-    """Return what a recipe needs from a finished run."""
-    run = load_run(job.folder)
+    """Return what a recipe needs from a finished run; raises a `RunFolderError` if a line of it is damaged."""
+
+    def refuse(line: str) -> None:
+        raise RunFolderError(f"{line}; restore it, or delete {job.folder} and run it again")
+
+    run = load_run(job.folder, refuse)
     summary = run.summary
     accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients}
     return Record(

@@ -474,6 +474,8 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ('"bytes_up"', '"client-0:numbers_up"', "before:numbers_up"),
         ("seeds = 2", 'figure = { kind = "curves", y = ["clients"] }', "'clients'"),
         ("seeds = 2", 'figure = { kind = "curves", y = ["best:accuracy"] }', "'best:accuracy'"),
+        ('{ algorithm = "local" }', "{ rounds = 3 }", "Private: algorithm is missing"),
+        ("seeds = 2", 'ranked = "sent"', "ranked: bytes_up"),
     ],
 )
 def test_a_recipe_that_is_not_right_says_where(recipe, refusal, old, new, said):
@@ -482,6 +484,26 @@ def test_a_recipe_that_is_not_right_says_where(recipe, refusal, old, new, said):
     line = refusal(ConfigError, load, str(recipe))
     assert (said in line, str(recipe) in line) == (True, True)
     assert "'fedh2l-table2'" in refusal(ConfigError, load, "fedh2l-tabel2")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("partition", '"dirichlet:0.1"'), ("clients", "3"), ("test-fraction", "0.5")]
+)
+def test_clients_with_other_rows_are_not_compared(recipe, refusal, key, value):
+    """`hetfl compare` does not pair such runs either."""
+    text = RECIPE.replace('"local" }', f'"local", {key} = {value} }}')
+    recipe.write_text(text)
+    load(str(recipe))  # means can be compared
+    recipe.write_text(text.replace('accuracy = "accuracy"', 'accuracy = "accuracy"\ngain = "gain"'))
+    assert f"Private: {key} differs in FedHe" in refusal(ConfigError, load, str(recipe))
+
+
+def test_measures_have_the_units_of_their_keys(recipe):
+    keys = {"accuracy": "%", "best:recall": "%", "gain": "points", "harmed": "%", "payload": "MB", "seconds": ""}
+    keys |= {"numbers_up": "numbers", "before:numbers_down": "numbers", "clients-0-1:accuracy": "%"}
+    measures = "".join(f'"{key}" = "{key}"\n' for key in keys)
+    recipe.write_text(RECIPE.replace('accuracy = "accuracy"', measures).replace("paper = { accuracy = 50.0 }", ""))
+    assert {name: one.unit for name, one in load(str(recipe)).measures.items()} == {**keys, "sent": "MB"}
 
 
 def test_a_recipe_without_a_cell_is_refused(recipe, refusal):
@@ -600,6 +622,18 @@ def test_a_row_without_a_curve_takes_nothing_from_the_others(recipe, tmp_path):
     assert last_rises(small, cells, records) == {}  # two evaluations have no last quarter
     draw(small, entries(small, cells, records), [], records, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.slow
+def test_a_run_with_a_damaged_line_is_not_recorded(recipe, run_recipe, tmp_path, refusal):
+    recipe.write_text(RECIPE.replace('"accuracy"', '"last:accuracy"', 1))
+    run_recipe(only=["Private"], seeds=1)
+    rounds = tmp_path / "out" / "small" / "runs" / "private" / "seed-0" / "rounds.jsonl"
+    *lines, last = rounds.read_text().splitlines()
+    rounds.write_text("\n".join([*lines, last.replace('"round"', '"rnd"'), ""]))
+    line = refusal(RunFolderError, run_recipe, only=["Private"], seeds=1, results=tmp_path / "results")
+    assert (f"{rounds}, line 4" in line, "run it again" in line) == (True, True)
+    assert not (tmp_path / "results" / "small.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -849,6 +883,17 @@ def test_a_page_has_one_row_a_tuned_method_and_its_gain_without():
     assert [(one.cell.row, one.measure) for one in alone] == [("A", "accuracy"), ("A", "gain")]
 
 
+def test_one_table_for_all_columns_shows_tuned_figures_too(recipe):
+    text = RECIPE.replace('sent = { key = "bytes_up", unit = "MB" }', "").replace("paper = { accuracy = 50.0 }", "")
+    text = text.replace("seeds = 2", "seeds = 2\ntuned = [0.3, 1]")
+    recipe.write_text(text.replace("[[rows]]", '[[columns]]\nname = "IID"\n\n[[rows]]', 1))
+    small = load(str(recipe))
+    found = [
+        Entry(cell, "accuracy", "accuracy", "%", None, {0: float(at)}, {}) for at, cell in enumerate(small.cells())
+    ]
+    assert "| FedHe | 1.00 |\n| Private | 3.00 |\n" in markdown(small, found, "hand", "")
+
+
 def ranked(values):
     found = [
         Entry(
@@ -888,3 +933,4 @@ def test_rows_without_a_column_are_left_out_of_the_ranks_and_columns_and_seeds_t
     found = ranked(values)
     assert (found.columns, found.left_out, list(found.ranks)) == (["x", "y", "z"], ["D"], ["C", "B", "A"])
     assert ranked({key: ours for key, ours in values.items() if key[0] in "AB"}) is None
+    assert ranked({key: [1.0, 2.0] for key in values}) is None
