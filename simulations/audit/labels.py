@@ -86,7 +86,7 @@ def shares_of_changes(changes: Sequence[NDArray[np.float32]]) -> Scores:
 
     The gradient of cross-entropy with respect to the bias of class c is the mean probability of c minus its share in
     the batch, so the bias of present classes grows and that of absent ones shrinks: Zhao, Mopuri and Bilen, "iDLG:
-    Improved Deep Leakage from Gradients", 2020, Eq. (3), for one sample; Wainakh et al., "User-Level Label Leakage from
+    Improved Deep Leakage from Gradients", 2020, for one sample; Wainakh et al., "User-Level Label Leakage from
     Gradients in Federated Learning", PoPETs 2022, for batches. Here the class whose bias shrinks most is assumed to
     have no samples.
 

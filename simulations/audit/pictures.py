@@ -219,7 +219,7 @@ def descended(
 def inferred_label(bias_gradient: Tensor) -> int:
     """Return the label of a batch of one: the only class whose bias has a negative gradient.
 
-    Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020, Eq. (4).
+    Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020.
 
     Examples
     --------
