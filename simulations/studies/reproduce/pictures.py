@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 ABREAST = {"bars": 6, "lines": 2, "curves": 2, "gains": 5, "differences": 4}
 """Maximum number of panels in a row."""
 
+NAMED = 3
+"""Maximum number of columns whose largest gains a title names."""
+
 ROW, MANY = (0.24, 0.19), 20
 """Height of a row of figures, in inches; the second one applies to more than `MANY` rows."""
 
@@ -243,7 +246,7 @@ def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figur
     alike = " with the same models" if len(compared) > 1 else ""
     over = f"training alone{alike}" if alone else "the row that each is compared with"
     explain(figure, f"Points over {over}{'; right: ' * bool(texts)}{', '.join(recipe.figure.measures * bool(texts))}")
-    return figure, _gaining(columns)
+    return figure, _gaining(columns) if len(columns) <= NAMED else ""
 
 
 def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] | None":
