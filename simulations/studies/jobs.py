@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -58,15 +58,22 @@ class Job:
 
     @property
     def asked(self) -> dict[str, Value]:
-        """The settings that identify a run: all except `PLACES` and the keys of other algorithms."""
+        """The settings that identify a run: those of `located`, without the keys of other algorithms."""
         own = ("", self.settings.get("algorithm", KEYS["algorithm"].default))
-        known = self.settings.items()
-        return {key: value for key, value in known if key not in PLACES and key.rpartition(".")[0] in own}
+        return {key: value for key, value in located(self.settings).items() if key.rpartition(".")[0] in own}
 
     @property
     def done(self) -> int:
         """The number of rounds in its folder, without round 0."""
         return rounds_written(self.folder)
+
+
+def located(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return settings without `PLACES`, with absolute paths of data: the same relative path may be other data."""
+    from hetfl_flwr.data.domains import absolute
+
+    known = {key: value for key, value in settings.items() if key not in PLACES}
+    return known | {"dataset": absolute(str(known["dataset"]))} if "dataset" in known else known
 
 
 class Failed(NamedTuple):

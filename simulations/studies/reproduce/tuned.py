@@ -8,11 +8,10 @@ from pydantic import Field, model_validator
 from rich.console import Console
 
 from hetfl_flwr.common.versions import environment
-from hetfl_flwr.config import Value
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.runs.record import Count, Fraction, Seconds
 from simulations.reports.layout import byte_size
-from simulations.studies.jobs import PLACES, Backend
+from simulations.studies.jobs import Backend, located
 from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
 from simulations.studies.reproduce.records import Kept, Key, Line, Versions, in_order
 from simulations.studies.tuning import Tuning, run_searches, search_in_turn
@@ -72,7 +71,7 @@ class Findings(Kept[TunedCell]):
 
     def of(self, cell: Cell) -> TunedCell | None:
         """Return the result for a cell with its settings, if there is one."""
-        return self._lines.get((cell.folder, in_order(_asked(cell)), str(cell.factors)))
+        return self._lines.get((cell.folder, in_order(located(cell.settings)), str(cell.factors)))
 
 
 def tune_cells(
@@ -105,7 +104,7 @@ def tune_cells(
 def _found(cell: Cell, tuning: Tuning) -> TunedCell:
     return TunedCell(
         cell=cell.folder,
-        settings=_asked(cell),
+        settings=located(cell.settings),
         factors=cell.factors,
         trials=len(tuning.trials),
         values=tuning.best.values,
@@ -114,10 +113,6 @@ def _found(cell: Cell, tuning: Tuning) -> TunedCell:
         seconds=tuning.seconds,
         versions=environment(),
     )
-
-
-def _asked(cell: Cell) -> dict[str, Value]:
-    return {key: value for key, value in cell.settings.items() if key not in PLACES}
 
 
 def tuning_as_markdown(findings: Sequence[TunedCell]) -> str:

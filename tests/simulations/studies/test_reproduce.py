@@ -16,6 +16,7 @@ from scipy.stats import ttest_rel
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
+from simulations.studies.jobs import Job
 from simulations.studies.reproduce import command, pictures
 from simulations.studies.reproduce.command import Options, reproduce
 from simulations.studies.reproduce.entries import Entry, entries, last_rises, ranking
@@ -377,6 +378,16 @@ def test_runs_without_some_clients_are_named():
     less = whole.model_copy(update={"cell": cells[1].folder, "seed": 1, "clients": {0: 1.0}})
     assert lost_as_markdown(cells, [whole, whole.model_copy(update={"seed": 1})]) == ""
     assert lost_as_markdown(cells, [whole, less]).endswith("in the last round: B, IID, seed 1 (1 of 2).")
+
+
+def test_runs_of_another_folders_data_are_other_runs(tmp_path, monkeypatch):
+    """Else a record of ./x.csv would stand for any file of this name."""
+    asked = []
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        asked.append(Job("", Path(), {"dataset": "./x.csv,digits", "threads": 2}).asked)
+    assert asked == [{"dataset": f"{tmp_path}/{place}/x.csv,digits"} for place in ("a", "b")]
 
 
 def test_a_pipe_in_place_of_records_is_not_waited_for(tmp_path, refusal):
