@@ -304,7 +304,7 @@ class Recipe(_Varied):
         The measure, a share or the gain, by which rows, tuned where they can be, are ranked over all columns. Empty:
         none.
     measures : mapping
-        By name in the paper; a text is the key of a share.
+        By name in the paper; a text is its key.
     figure : Figures
         The form of its picture.
     shown : list of str
@@ -335,10 +335,7 @@ class Recipe(_Varied):
     against: str = ""
     tuned: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = []
     ranked: str = ""
-    measures: Annotated[
-        dict[Name, TableMeasure],
-        Field(min_length=1),
-    ]
+    measures: Annotated[dict[Name, TableMeasure], Field(min_length=1)]
     figure: Figures = Figures()
     shown: list[str] = []
     short_only: Annotated[list[str], Field(alias="short-only")] = []
