@@ -21,7 +21,7 @@ from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.runs.trackers import check_trackers, start_trackers
 from hetfl_flwr.runs.uploads import KeptUploads
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import engine_of
+from hetfl_flwr.server.grids import KeepsClients, engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
@@ -50,7 +50,8 @@ def main(grid: Grid, context: Context) -> None:
             with federation.generators_lent():
                 federation.registration.assemble(strategy.check)
             known = strategy.prepare(federation.roster, config)
-            results.ledger.begin(known, federation.roster, carries=strategy.asynchronous)
+            data = grid.data() if isinstance(grid, KeepsClients) else ""
+            results.ledger.begin(known, federation.roster, data, carries=strategy.asynchronous)
             if resumed:
                 resumed.restore(results, federation)
             trackers = start_trackers(config, results.folder, federation.roster)

@@ -44,12 +44,15 @@ class Ledger:
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
-        self._carries = False
+        self._carries, self._data = False, ""
         self._changes = -1  # the roster's count of changes when the members were read
 
-    def begin(self, arrays: Arrays, members: Iterable[Member], *, carries: bool) -> None:
-        """Add the server state before round 1 and the clients; `carries`: metrics of earlier rounds stay valid."""
-        self.arrays, self._carries = arrays, carries
+    def begin(self, arrays: Arrays, members: Iterable[Member], data: str = "", *, carries: bool) -> None:
+        """Add the server state before round 1, the clients, and a digest of their data, if there is one.
+
+        `carries`: metrics of earlier rounds stay valid.
+        """
+        self.arrays, self._data, self._carries = arrays, data, carries
         self._members = {member.client_id: member for member in members}
 
     def add(self, number: int, seconds: float, played: RoundResult, federation: Federation) -> Round:
@@ -150,6 +153,7 @@ class Ledger:
             epsilon=self.epsilon(self.uploads.most()),
             noise_source=self.noise,
             versions=self.versions[-1],
+            **({"data": self._data} if self._data else {}),
             **({"warnings": [unlike]} if unlike else {}),
             **({"lost_rounds": lost} if lost else {}),
             **({"earlier_versions": earlier} if (earlier := self.versions[:-1]) else {}),

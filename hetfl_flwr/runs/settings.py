@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, MAX_CLIENTS, RunConfig, Value, read_toml
-from hetfl_flwr.data import absolute, most_clients
+from hetfl_flwr.data import absolute, digest_of, most_clients, public_data
 from hetfl_flwr.data.folders import dataset_called, is_folder
 from hetfl_flwr.data.reading import parse_data_sets
 from hetfl_flwr.errors import ConfigError, RunFolderError
@@ -110,6 +110,14 @@ def config_of(folder: Path) -> RunConfig:
         return resolve(RunConfig.from_flat(values))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def data_of(config: RunConfig) -> str:
+    """Return a digest of all data of a simulated run; empty if its data sets are in the catalogue and do not change.
+
+    Raises `ConfigError` or `DataError` if the data cannot be read.
+    """
+    return "" if public_data(config.dataset or BUNDLED) else digest_of(config.split(config.clients))
 
 
 def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) -> None:

@@ -33,6 +33,9 @@ class KeepsClients(Protocol):
     def members(self) -> list["Member | str"]:
         """Return the clients by id; a text says why a client cannot take part, and clients after it may be missing."""
 
+    def data(self) -> str:
+        """Return a digest of all clients' data, which can change between runs; empty for those that cannot."""
+
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return the exchange that reaches the clients."""
 

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import public_data
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import FileStore, run_store
@@ -195,6 +196,10 @@ class LocalEngine(Grid):
             found |= digests
         return found
 
+    def data(self) -> str:
+        """Return a digest of all clients' data; empty for data sets of the catalogue, which do not change."""
+        return "" if public_data(self.config.dataset) else self.rows()[EVERY]
+
     def check_rows(self, before: Mapping[str, str]) -> list[str]:
         """Raise StateError if data have changed since `before`; with ``accept-loss`` warn and return the changes."""
         if before.get(EVERY) == self.rows()[EVERY]:
@@ -211,7 +216,8 @@ class LocalEngine(Grid):
         else:
             return []
         if not self.config.accept_loss:
-            raise StateError(f"{what}, so results would differ: restore the data, or continue with {accepting()}")
+            otherwise = f"restore the data, start anew in another folder, or continue with {accepting()}"
+            raise StateError(f"{what}, so results would differ: {otherwise}")
         warn(what)
         return [what]
 

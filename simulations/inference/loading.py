@@ -23,8 +23,8 @@ from hetfl_flwr.node.holder import MEASURED, Holder, digest_of
 from hetfl_flwr.node.node import INPUTS, Node
 from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, ClientRecord, name_of, read_clients, read_summary
-from hetfl_flwr.runs.settings import config_of
+from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients, read_summary
+from hetfl_flwr.runs.settings import config_of, data_of
 from hetfl_flwr.text import some
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
@@ -69,9 +69,9 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
-    for said in read_clients(folder) or ():
-        if said["partition"] == client_id:
-            _check_counts(node, said, folder)
+    summary = read_summary(folder)
+    if summary is not None and summary.get("data", now := data_of(config)) != now:
+        raise RunFolderError(f"{folder}: its data have changed since the run: restore them, or run again")
     if client_id in checkpoint.at["clients"]:
         blob = checkpoint.client_state(client_id)
         decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))
@@ -103,15 +103,6 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
         own["models"] = said["model"]
     node = _node(config.with_values(own), client, checkpoint.at["run"])
     return _measured(node, checkpoint.download(node.client_id), folder)
-
-
-def _check_counts(node: Node, said: ClientRecord, folder: Path) -> None:
-    """Raise a `RunFolderError` if a client has other numbers of samples than in its run."""
-    data = node.data
-    counts = (("training", said["train"], len(data.train)), ("test", said["test"], len(data.test)))
-    found = [f"{now} {what} samples, {before} in the run" for what, before, now in counts if before not in (None, now)]
-    if found:
-        raise RunFolderError(f"{folder}: {node} has {' and '.join(found)}: restore its data, or the run's config.toml")
 
 
 def _measured(node: Node, download: Arrays, folder: Path) -> Node:

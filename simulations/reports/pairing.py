@@ -104,6 +104,8 @@ def _unlike(run: Run, base: Run) -> list[str]:
     """Return the differences that prevent pairing two runs: each key with both values."""
     both = {key: (_setting(run, key), _setting(base, key)) for key in SAME}
     found = [f"{key} ({one} / {other})" for key, (one, other) in both.items() if one != other]
+    data = {one.summary.get("data") for one in (run, base)} - {None}
+    found += ["its data, which have changed between the runs"] * (len(data) > 1)
     return found or _unlike_rows(run, base)
 
 

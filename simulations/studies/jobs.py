@@ -5,7 +5,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value
-from hetfl_flwr.errors import Interrupted
+from hetfl_flwr.errors import DataError, Interrupted
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
 
@@ -47,14 +47,23 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended with these settings, and with the defaults of all others."""
+        """Whether the run has ended with these settings, the defaults of all others, and the data as they are now."""
         from hetfl_flwr.runs.settings import config_of, resolved
 
         summary = read_summary(self.folder)
         if summary is None or summary["rounds"] < self.rounds or not (self.folder / CONFIG_FILE).exists():
             return False
         made = resolved(config_of(self.folder), "local").to_flat()
-        return all(made.get(key) == value for key, value in self.config.to_flat().items() if key not in ASIDE)
+        same = all(made.get(key) == value for key, value in self.config.to_flat().items() if key not in ASIDE)
+        return same and self.has_data(summary.get("data", ""))
+
+    def has_data(self, digest: str) -> bool:
+        """Whether its data have this digest; data that are unknown, or cannot be read any more, count as the same."""
+        from hetfl_flwr.runs.settings import data_of
+
+        with suppress(DataError):
+            return digest in ("", data_of(self.config))
+        return True
 
     @property
     def asked(self) -> dict[str, Value]:

@@ -177,12 +177,15 @@ def check(wanted: Sequence[Job]) -> None:
     A run can start if its folder holds no run with other settings and is not inside the folder of another run, and its
     clients fit together. Clients are built once for runs that differ only in their seed.
     """
+    from hetfl_flwr.data import reread
     from hetfl_flwr.methods import build_strategy
     from hetfl_flwr.runs.callbacks import own_callbacks
     from hetfl_flwr.runs.settings import check_unchanged, config_of
     from hetfl_flwr.server.federation import Federation
     from simulations.engine.grid import LocalEngine
 
+    for dataset in {str(job.settings.get("dataset", "")) for job in wanted}:
+        reread(dataset)
     left = [job for job in wanted if not job.finished]
     for job in left:
         for above in (job.folder.parent, job.folder.parent.parent):

@@ -145,8 +145,9 @@ class Task(NamedTuple):
         return [one for job in runs if (one := self.records.get(job, self.recipe))]
 
     def left(self, runs: Sequence[Job]) -> list[Job]:
-        """Return the runs that have no record."""
-        return [job for job in runs if self.records.get(job, self.recipe) is None]
+        """Return the runs that have no record, or one of other data."""
+        known = ((job, self.records.get(job, self.recipe)) for job in runs)
+        return [job for job, one in known if one is None or not job.has_data(one.data)]
 
     def take(self, job: Job, runs: Sequence[Job]) -> None:
         """Record a finished run; raises a `ConfigError` if the clients of no row report what the recipe asks for."""

@@ -168,6 +168,8 @@ class Record(Line):
         By key of the measure, in the units of the run, with nine digits; None if the run has no such figure.
     courses : dict
         Curves of pictures by name, such as "accuracy over round", with nine digits.
+    data : str
+        The digest of its data, as in its summary; empty for data sets of the catalogue.
     clients : dict
         Each client's final accuracy, a fraction with six digits, if the recipe compares clients.
     """
@@ -179,6 +181,7 @@ class Record(Line):
     figures: Annotated[dict[str, float | None], AfterValidator(_checked_figures)]
     courses: Annotated[dict[str, Course], AfterValidator(_checked_courses)] = {}
     clients: dict[Client, Fraction] = {}
+    data: str = ""
 
     @property
     def key(self) -> Key:
@@ -206,7 +209,7 @@ class Records(Kept[Record]):
     def _hold(self, line: Record) -> None:
         """Hold a record, with what other recipes needed from the same run."""
         before = self._lines.get(line.key)
-        if before is not None and before.versions == line.versions:
+        if before is not None and (before.versions, before.data) == (line.versions, line.data):
             names = ("figures", "courses", "clients")
             line = line.model_copy(update={name: getattr(before, name) | getattr(line, name) for name in names})
         self._lines[line.key] = line
@@ -229,6 +232,7 @@ def record(job: Job, recipe: Recipe) -> Record:
         figures={key: None if (one := measured(run, key)) is None else _short(one) for key in recipe.keys},
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
         clients={client: _short(value, 6) for client, value in accuracies.items() if value is not None},
+        data=summary.get("data", ""),
     )
 
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.runs.record import Count, Fraction, Seconds
+from hetfl_flwr.runs.settings import data_of
 from simulations.reports.layout import byte_size
-from simulations.studies.jobs import Backend, located
+from simulations.studies.jobs import Backend, Job, located
 from simulations.studies.reproduce.recipe import Cell, Settings, check_settings
 from simulations.studies.reproduce.records import Kept, Key, Line, Versions, in_order
 from simulations.studies.tuning import Tuning, run_searches, search_in_turn
@@ -41,6 +42,8 @@ class TunedCell(Line):
         Bytes up and down and seconds of all trials.
     versions : dict
         The environment, as `hetfl_flwr.common.versions.environment`.
+    data : str
+        The digest of the data, as in `Record`.
     """
 
     cell: str
@@ -52,6 +55,7 @@ class TunedCell(Line):
     payload: Annotated[float, Field(ge=0)]
     seconds: Seconds
     versions: Versions
+    data: str = ""
 
     @model_validator(mode="after")
     def _runs(self) -> Self:
@@ -73,6 +77,11 @@ class Findings(Kept[TunedCell]):
         """Return the result for a cell with its settings, if there is one."""
         return self._lines.get((cell.folder, in_order(located(cell.settings)), str(cell.factors)))
 
+    def lacks(self, cell: Cell) -> bool:
+        """Whether a cell is to be tuned, and has no result with the data as they are now."""
+        one = self.of(cell)
+        return bool(cell.factors) and (one is None or not _job(cell).has_data(one.data))
+
 
 def tune_cells(
     cells: Sequence[Cell], known: Findings, folder: Path, backend: Backend, console: Console, *, only_known: bool
@@ -83,7 +92,7 @@ def tune_cells(
     (`simulations.studies.tuning.search_in_turn`). With `only_known`, nothing is run. Cells without a result are left
     out.
     """
-    asked = [cell for cell in cells if cell.factors and not known.of(cell) and not only_known]
+    asked = [cell for cell in cells if not only_known and known.lacks(cell)]
     if asked:
         console.print(f"tuning {len(asked)} rows and columns")
     searches = [search_in_turn(cell.settings, cell.factors, folder / cell.folder, [SEED]) for cell in asked]
@@ -101,6 +110,10 @@ def tune_cells(
     return with_values, [one for _, one in pairs if one]
 
 
+def _job(cell: Cell) -> Job:
+    return Job(cell.name, Path(cell.folder), cell.settings)
+
+
 def _found(cell: Cell, tuning: Tuning) -> TunedCell:
     return TunedCell(
         cell=cell.folder,
@@ -112,6 +125,7 @@ def _found(cell: Cell, tuning: Tuning) -> TunedCell:
         payload=tuning.payload,
         seconds=tuning.seconds,
         versions=environment(),
+        data=data_of(_job(cell).config),
     )
 
 
