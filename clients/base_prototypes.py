@@ -13,7 +13,7 @@ from hetfl_flwr import (
     class_means,
     to_numpy,
 )
-from strategies.base_prototypes import distances, packed
+from strategies.prototypes import distances, packed
 
 
 def own_prototypes(node: Node, *, counted: bool) -> Arrays:

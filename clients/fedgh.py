@@ -6,8 +6,8 @@ Yi, Wang, Liu, Shi and Yu, "FedGH: Heterogeneous Federated Learning with General
 from clients.base_parts import check_head
 from clients.base_prototypes import own_prototypes
 from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec
-from strategies.base_prototypes import local_prototypes
 from strategies.fedgh import global_head
+from strategies.prototypes import local_prototypes
 
 
 class FedGHClient(KnowledgeClient):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clients.base_prototypes import NearestPrototype, Prototypes, distance_to_prototypes, own_prototypes
 from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms
-from strategies.base_prototypes import Predict, global_prototypes, local_prototypes
+from strategies.prototypes import Predict, global_prototypes, local_prototypes
 
 
 class FedProtoClient(KnowledgeClient):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from clients.fedproto import FedProtoClient
 from hetfl_flwr import Node
-from strategies.base_prototypes import Predict
+from strategies.prototypes import Predict
 
 
 class FedTGPClient(FedProtoClient):

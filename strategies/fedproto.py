@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from hetfl_flwr import Arrays, Member, Roster, Upload
-from strategies.base_prototypes import Predict, PrototypeStrategy
+from strategies.base_prototypes import PrototypeStrategy
+from strategies.prototypes import Predict
 
 
 class FedProto(PrototypeStrategy):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr import Arrays, Member, Roster, ServerTraining, Tensors, Upload, check_size, seeded, torch_threads
-from strategies.base_prototypes import Predict, PrototypeStrategy, distances
+from strategies.base_prototypes import PrototypeStrategy
+from strategies.prototypes import Predict, distances
 
 MARGIN_CAP = 100.0  # that of the authors' published code
 

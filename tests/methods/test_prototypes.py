@@ -16,7 +16,8 @@ from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.server.guard import Guard, measure
 from hetfl_flwr.wire.messages import ROUND
-from strategies.base_prototypes import PrototypeStrategy, by_class, local_prototypes, packed
+from strategies.base_prototypes import PrototypeStrategy
+from strategies.prototypes import by_class, local_prototypes, packed
 
 
 class Strategy(PrototypeStrategy):
