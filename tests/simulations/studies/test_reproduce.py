@@ -486,6 +486,7 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ("seeds = 2", 'figure = { kind = "curves", y = ["clients"] }', "'clients'"),
         ("seeds = 2", 'figure = { kind = "curves", y = ["best:accuracy"] }', "'best:accuracy'"),
         ('{ algorithm = "local" }', "{ rounds = 3 }", "Private: algorithm is missing"),
+        ("clients = 2", 'clients = 2\ndataset = "nope"', "unknown dataset 'nope'"),
         ("seeds = 2", 'ranked = "sent"', "ranked: bytes_up"),
     ],
 )
