@@ -26,7 +26,7 @@ from simulations.studies.reproduce.page import (
 )
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
-from simulations.studies.reproduce.records import Record, Records, check_reported, environments, jobs
+from simulations.studies.reproduce.records import MOVE, Record, Records, check_reported, environments, jobs
 from simulations.studies.reproduce.tuned import Findings, TunedCell, tune_cells, tuning_as_markdown
 
 
@@ -260,7 +260,7 @@ def _publish(task: Task, command: str, runs: Sequence[Job], found: Sequence[Tune
     if not (records := task.known(runs)):
         return
     page, figures = _page(task, runs, records, found, command)
-    with writing(results):
+    with writing(picture.with_suffix(".md"), way_out=MOVE):
         results.mkdir(parents=True, exist_ok=True)
         draw(task.recipe, figures, runs, records, picture)
         shown = f"\n![{task.recipe.title}]({picture.name})\n" if picture.exists() else ""

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
@@ -36,6 +37,9 @@ NAMED = (*PACKAGES, "processor", "threads", "device")
 """The parts of an environment that a report names."""
 
 UNKNOWN = "versions not recorded"
+
+MOVE = "move it away, or name another --results"
+"""The way out where a file or folder of results cannot be read or written."""
 
 Key = tuple[str | int, ...]
 """What identifies a line of a file."""
@@ -92,10 +96,16 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
             "records is read again from the folder under --out, or run again if that is gone"
         ) from None
     except OSError as error:
-        raise RunFolderError(
-            f"{path} cannot be read: {error.strerror}; move it away, or name another --results"
-        ) from None
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}; {MOVE}") from None
     return found
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let no other process write a file, in a folder that is made if it does not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        yield
 
 
 class Kept(Generic[L]):
@@ -116,8 +126,7 @@ class Kept(Generic[L]):
         if self._path is None:
             self._hold(line)
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._path.with_name(f".{self._path.name}.lock")), writing(self._path):
+        with writing(self._path, way_out=MOVE), _locked(self._path):
             self._read()
             self._hold(line)
             lines = (self._lines[key].model_dump_json(exclude_defaults=True) for key in sorted(self._lines))
