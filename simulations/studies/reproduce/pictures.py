@@ -1,4 +1,4 @@
-"""Pictures in the style of the paper's: our figures and the paper's, lines, curves, gains and features."""
+"""Pictures in the style of the paper's: our figures and the paper's, curves, gains and features."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from simulations.inference.loading import load_client
 from simulations.reports.impact import Impact
 from simulations.reports.pairing import LOCAL
 from simulations.reports.plots.comparison import Course, draw_rounds, name_lines
-from simulations.reports.plots.drawing import COLOURS, MARKERS, headed, legend_below, name_ends, page, write_figure
+from simulations.reports.plots.drawing import COLOURS, headed, legend_below, page, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
 from simulations.studies.jobs import Job
 from simulations.studies.reproduce.entries import Entry, Gains, gains_of
@@ -29,7 +29,7 @@ from simulations.studies.reproduce.records import Record, course_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ABREAST = {"bars": 6, "lines": 2, "curves": 2, "gains": 5, "differences": 4}
+ABREAST = {"bars": 6, "curves": 2, "gains": 5, "differences": 4}
 """Maximum number of panels in a row."""
 
 NAMED = 3
@@ -60,8 +60,6 @@ def draw(recipe: Recipe, found: Sequence[Entry], runs: Sequence[Job], records: S
     match recipe.figure.kind:
         case "bars" if known:
             drawn = _figures(recipe, known)
-        case "lines" if known:
-            drawn = _lines(recipe, known)
         case "curves":
             drawn = _curves(recipe, cells, records)
         case "gains":
@@ -190,26 +188,6 @@ def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
         name_lines(figure, [axes], courses)
     (first, count), *_ = Counter(max(own, key=lambda label: own[label]) for own in ends.values()).most_common(1)
     return figure, f"{first} ends highest" + f" in {count} of {len(panels)} panels" * (len(panels) > 1)
-
-
-def _lines(recipe: Recipe, known: Sequence[Entry]) -> "tuple[Figure, str]":
-    """Draw a panel for each measure: for each row the mean and standard deviation over the columns."""
-    measures = list(dict.fromkeys(one.measure for one in known))
-    figure, panels = _panels(len(measures), "lines", 3.4, sharey=False)
-    for axes, measure in zip(panels, measures, strict=True):
-        own = [one for one in known if one.measure == measure]
-        rows = dict.fromkeys(one.cell.row for one in own)
-        for number, row in enumerate(rows):
-            those = [one for one in own if one.cell.row == row]
-            names, error = [one.cell.column for one in those], [one.deviation or 0 for one in those]
-            look = {"color": COLOURS[number % len(COLOURS)], "marker": [*MARKERS][number % len(MARKERS)]}
-            axes.errorbar(names, [one.mean for one in those], error, capsize=3, **look)
-        ends = [[one.mean or 0 for one in own if one.cell.row == row][-1] for row in rows]
-        name_ends(axes, list(rows), ends, [COLOURS[number % len(COLOURS)] for number in range(len(rows))], 2.4)
-        axes.set_ylabel(_named(recipe, measure))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, _distance(known)
 
 
 def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figure, str] | None":

@@ -153,14 +153,14 @@ class Figures(_Part):
 
     Parameters
     ----------
-    kind : {"bars", "lines", "curves", "gains", "differences", "features"}
-        "bars": the paper's figures and ours for each measure. "lines": each measure over the columns. "curves": a
-        reported value over rounds, mean and standard deviation over seeds. "gains": for each column, the clients' gains
-        in accuracy over the baseline of each row, the largest mean first. "differences": for each column, the paired
-        difference of the first measure from the baseline of each row, its interval, and the paper's difference.
-        "features": principal components of the features of one client's model.
+    kind : {"bars", "curves", "gains", "differences", "features"}
+        "bars": the paper's figures and ours for each measure. "curves": a reported value over rounds, mean and standard
+        deviation over seeds. "gains": for each column, the clients' gains in accuracy over the baseline of each row,
+        the largest mean first. "differences": for each column, the paired difference of the first measure from the
+        baseline of each row, its interval, and the paper's difference. "features": principal components of the features
+        of one client's model.
     measures : list of str
-        For bars and lines, the measures that get a panel, as far as there is room; empty: all. For gains, at most one,
+        For bars, the measures that get a panel, as far as there is room; empty: all. For gains, at most one,
         which is shown next to each row.
     y : list of str
         For curves, values that rounds report; ``"client-P:KEY"``, ``"clients-P-Q:KEY"`` restrict them to some clients.
@@ -169,7 +169,7 @@ class Figures(_Part):
         For features, the client whose model is used.
     """
 
-    kind: Literal["bars", "lines", "curves", "gains", "differences", "features"] = "bars"
+    kind: Literal["bars", "curves", "gains", "differences", "features"] = "bars"
     measures: list[str] = []
     y: list[Annotated[str, AfterValidator(check_curve)]] = ["accuracy"]
     client: Client = 0
