@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.client_data import ClientData, digested
-from hetfl_flwr.data.domains import data_sets, domain_labels
+from hetfl_flwr.data.domains import DataSet, data_sets, domain_labels
 from hetfl_flwr.data.partitions import IntArray
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
@@ -145,6 +144,11 @@ class _Shares:
         """Return the domains that have clients; others are not opened."""
         return [self[number] for number in range(min(len(self._places), self.split.clients))]
 
+    def used(self) -> list[DataSet]:
+        """Return the data sets that matter to some client: those of domains with clients, or all if rows are pooled."""
+        places = self._places if self.split.pooled else self._places[: self.split.clients]
+        return list(dict.fromkeys(data_set for data_set, _ in places))
+
     def name(self, domain: _Domain, cut: _Cut) -> str:
         """Return the name of the owner or domain of a client's data."""
         return joined(cut.names) if cut.names else self.labels[domain.number] if len(self.labels) > 1 else ""
@@ -239,14 +243,8 @@ def holdings(split: Split) -> list[Holding]:
 
 
 def digest_of(split: Split) -> str:
-    """Return a digest of all data sets of a split as stored, from which the data of all clients come."""
-    found = [domain.arrays for domain in _Shares(split).with_clients()]
-    texts = [
-        (one.class_names, one.input_names, one.owner_names, one.train_rows, one.words and [*one.words()])
-        for one in found
-    ]
-    parts = ((one.inputs, one.labels, one.owners, one.peak, one.centre, one.origin) for one in found)
-    return digested(texts, *chain.from_iterable(parts))
+    """Return a digest of the data sets from which the data of all clients come, whatever the seed."""
+    return digested([data_set.digest for data_set in _Shares(split).used()])
 
 
 def most_clients(split: Split) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from hetfl_flwr.data import columns
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED, DatasetEntry
+from hetfl_flwr.data.client_data import digested
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, classes_of, declared, read_codes, read_owners
@@ -134,6 +136,22 @@ class DataSet:
         straight = self._straight
         self.check_rotated(straight[0].spec.kind)
         return straight[0].once(rotated, seed, with_test, rotation) if self.is_rotated else straight
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all rows and names as stored, before any rotation."""
+        found = self._straight
+        names = [
+            (one.class_names, one.input_names, one.owner_names, one.train_rows, one.words and [*one.words()])
+            for one in found
+        ]
+        parts = ((one.inputs, one.labels, one.owners, one.peak, one.centre, one.origin) for one in found)
+        return digested(names, *chain.from_iterable(parts))
+
+    @property
+    def can_change(self) -> bool:
+        """Whether it is read from files of this machine, which exist, and the catalogue does not know it."""
+        return not self.entry and self.is_here and (not is_folder(self.place) or Path(self.place).exists())
 
     def check_rotated(self, kind: str) -> None:
         """Refuse to rotate data sets that have a domain column or are not images."""

@@ -24,6 +24,8 @@ from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.common.notices import accepting
 from hetfl_flwr.config import Value
+from hetfl_flwr.data import ClientData
+from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.folder import KNOWLEDGE, RoundsRecord
@@ -48,8 +50,8 @@ class RunState(TypedDict):
     resumed run another id. ``counts`` are the counts of each client, by name and client id; ``trained`` is the last
     round in which each client trained. ``clients`` are checksums of the clients' states, where the engine keeps them.
     ``downloads`` pairs the clients that get the same download for evaluation with the arrays of that download: its
-    names for them, and the checkpoint's. ``versions`` are as in `hetfl_flwr.runs.ledger.Ledger`. ``engine`` is missing
-    in checkpoints of older versions.
+    names for them, and the checkpoint's. ``versions`` and ``data`` are as in `hetfl_flwr.runs.ledger.Ledger`. ``data``
+    and ``engine`` are missing in checkpoints of older versions.
     """
 
     round: int
@@ -64,6 +66,7 @@ class RunState(TypedDict):
     clients: dict[int, str]
     downloads: list[tuple[list[int], dict[str, str]]]
     engine: NotRequired[str]
+    data: NotRequired[list[str]]
 
 
 _RUN_STATE = TypeAdapter(RunState)
@@ -100,6 +103,11 @@ class Checkpoint:
             if client_id in clients:
                 return {name: self.arrays[key] for name, key in names.items()}
         return {}
+
+    def changed(self, client_id: int, data: ClientData) -> str:
+        """Return what of a client's data has changed since, in words; empty if nothing, or if nobody can tell."""
+        before = self.at["under_way"].get("engine", {}).get("rows", {}).get(str(client_id))
+        return unlike(before, data.digest) if before else ""
 
     def client_state(self, client_id: int) -> bytes:
         """Return a client's saved state.

@@ -31,7 +31,8 @@ class Ledger:
 
     `noise` is the source of the noise on uploads, ``seed`` or ``system``, or None without noise. ``rounds`` includes
     round 0, ``done`` is the last finished round, and ``arrays`` is the server state after it. ``versions`` lists
-    the versions (`environment`), threads and device with which the run was executed, those of this process last.
+    the versions (`environment`), threads and device with which the run was executed, those of this process last, and
+    ``data`` digests of the data that it had, if these can change.
     """
 
     def __init__(self, config: RunConfig, engine: str, uploads: UploadCounts, noise: str | None = None) -> None:
@@ -44,7 +45,8 @@ class Ledger:
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
-        self._carries, self._data = False, ""
+        self.data: list[str] = []
+        self._carries = False
         self._changes = -1  # the roster's count of changes when the members were read
 
     def begin(self, arrays: Arrays, members: Iterable[Member], data: str = "", *, carries: bool) -> None:
@@ -52,7 +54,7 @@ class Ledger:
 
         `carries`: metrics of earlier rounds stay valid.
         """
-        self.arrays, self._data, self._carries = arrays, data, carries
+        self.arrays, self.data, self._carries = arrays, [data] if data else [], carries
         self._members = {member.client_id: member for member in members}
 
     def add(self, number: int, seconds: float, played: RoundResult, federation: Federation) -> Round:
@@ -153,7 +155,7 @@ class Ledger:
             epsilon=self.epsilon(self.uploads.most()),
             noise_source=self.noise,
             versions=self.versions[-1],
-            **({"data": self._data} if self._data else {}),
+            **({"data": self.data} if self.data else {}),
             **({"warnings": [unlike]} if unlike else {}),
             **({"lost_rounds": lost} if lost else {}),
             **({"earlier_versions": earlier} if (earlier := self.versions[:-1]) else {}),

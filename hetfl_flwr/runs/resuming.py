@@ -69,6 +69,7 @@ class Checkpoints(RoundCallback):
                 "counts": {**ledger.counts(), "sizes": federation.exchange.guard.counts()},
                 "trained": federation.roster.trained,
                 "versions": ledger.versions,
+                "data": ledger.data,
                 "engine": results.engine,
             }
             downloads = ((member.client_id, sent(member, arrays)) for member in federation.roster)
@@ -122,6 +123,7 @@ class Resumption(NamedTuple):
         if before and (said := changed(before[-1], now)):
             warn(f"versions differ from those of the original run, so results may not be bit-identical: {said}")
         results.ledger.versions = [*(one for one in before if one != now), now]
+        results.ledger.data = list(dict.fromkeys([*at.get("data", []), *results.ledger.data]))
         results.write()  # a summary of rounds that were removed would be wrong
         for loss in self.losses:
             warn(loss)

@@ -34,7 +34,7 @@ class KeepsClients(Protocol):
         """Return the clients by id; a text says why a client cannot take part, and clients after it may be missing."""
 
     def data(self) -> str:
-        """Return a digest of all clients' data, which can change between runs; empty for those that cannot."""
+        """Return a digest of all clients' data if they can change between runs, else an empty text."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return the exchange that reaches the clients."""

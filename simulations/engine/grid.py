@@ -21,10 +21,10 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import public_data
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import FileStore, run_store
+from hetfl_flwr.runs.settings import can_change
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import some
 from simulations.engine.clients import CLIENT_APP, EVERY, FIRST_NODE, MEMORY, Answer, Clients, Hosted
@@ -197,8 +197,8 @@ class LocalEngine(Grid):
         return found
 
     def data(self) -> str:
-        """Return a digest of all clients' data; empty for data sets of the catalogue, which do not change."""
-        return "" if public_data(self.config.dataset) else self.rows()[EVERY]
+        """Return a digest of all clients' data if they can change, else an empty text."""
+        return self.rows()[EVERY] if can_change(self.config) else ""
 
     def check_rows(self, before: Mapping[str, str]) -> list[str]:
         """Raise StateError if data have changed since `before`; with ``accept-loss`` warn and return the changes."""

@@ -24,7 +24,7 @@ from hetfl_flwr.node.node import INPUTS, Node
 from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients, read_summary
-from hetfl_flwr.runs.settings import config_of, data_of
+from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.text import some
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
@@ -69,9 +69,8 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
-    summary = read_summary(folder)
-    if summary is not None and summary.get("data", now := data_of(config)) != now:
-        raise RunFolderError(f"{folder}: its data have changed since the run: restore them, or run again")
+    if changed := checkpoint.changed(client_id, node.data):
+        raise RunFolderError(f"{folder}: {node}: its {changed} have changed since the run: restore them, or run again")
     if client_id in checkpoint.at["clients"]:
         blob = checkpoint.client_state(client_id)
         decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))

@@ -8,7 +8,7 @@ from hetfl_flwr.config import DATA_KEYS, Value
 from hetfl_flwr.runs.record import name_of
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import Measure
-from simulations.reports.runs import INCIDENTAL, POOLED, Run, group_runs, method_of
+from simulations.reports.runs import INCIDENTAL, POOLED, Run, data_called, group_runs, method_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ def _unlike(run: Run, base: Run) -> list[str]:
     """Return the differences that prevent pairing two runs: each key with both values."""
     both = {key: (_setting(run, key), _setting(base, key)) for key in SAME}
     found = [f"{key} ({one} / {other})" for key, (one, other) in both.items() if one != other]
-    data = {one.summary.get("data") for one in (run, base)} - {None}
+    data = {data_called(one) for one in (run, base)} - {""}
     found += ["its data, which have changed between the runs"] * (len(data) > 1)
     return found or _unlike_rows(run, base)
 

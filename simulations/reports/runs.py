@@ -354,7 +354,12 @@ def _apart(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _settings(run: Run) -> dict[str, Value]:
     learning = {key: value for key, value in run.config.items() if key not in INCIDENTAL}
-    return learning | {"clients": run.summary["clients"]}
+    return learning | {"clients": run.summary["clients"], "data": data_called(run)}
+
+
+def data_called(run: Run) -> str:
+    """Return the digests of a run's own data, in short; empty if it has none."""
+    return " then ".join(digest[:8] for digest in run.summary.get("data", []))
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:

@@ -20,6 +20,7 @@ from simulations.reports.runs import (
     Group,
     Run,
     best_accuracy,
+    data_called,
     group_runs,
     known,
     mean_of,
@@ -58,6 +59,7 @@ def shared_terms(groups: Sequence[Group]) -> str:
 def unequal_terms(groups: Sequence[Group]) -> str | None:
     """Return one line that names the settings in which groups differ and which make a comparison unfair."""
     found = {name: list(map(TERMS[name], groups)) for name in ("dataset", "clients", "seed")}
+    found["data"] = [data_called(group.runs[0]) for group in groups]
     for key in UNEQUAL_KEYS:
         values = [group.runs[0].config.get(key) for group in groups]
         found[key] = ["" if value is None else str(value) for value in values]

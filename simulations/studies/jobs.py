@@ -5,7 +5,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import HOW_RUN, KEYS, RunConfig, Value
-from hetfl_flwr.errors import DataError, Interrupted
+from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
 
@@ -55,15 +55,22 @@ class Job:
             return False
         made = resolved(config_of(self.folder), "local").to_flat()
         same = all(made.get(key) == value for key, value in self.config.to_flat().items() if key not in ASIDE)
-        return same and self.has_data(summary.get("data", ""))
+        return same and self.has_data(summary.get("data", []))
 
-    def has_data(self, digest: str) -> bool:
-        """Whether its data have this digest; data that are unknown, or cannot be read any more, count as the same."""
+    def has_data(self, digests: Sequence[str]) -> bool:
+        """Whether a run with these digests had its data as they are now; True if it has none, or files are gone.
+
+        Files that can no longer be read as its settings say are other data.
+        """
         from hetfl_flwr.runs.settings import data_of
 
-        with suppress(DataError):
-            return digest in ("", data_of(self.config))
-        return True
+        if not digests:
+            return True
+        try:
+            now = data_of(self.config)
+        except HetflError:
+            return False
+        return not now or digests == [now]
 
     @property
     def asked(self) -> dict[str, Value]:

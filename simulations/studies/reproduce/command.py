@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 
 from hetfl_flwr.common.files import replace_file, writing
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.data.domains import data_sets
 from hetfl_flwr.errors import ConfigError, unknown
 from simulations.reports.runs import load_run
 from simulations.studies.backends import LocalBackend
@@ -95,7 +96,8 @@ class Options(NamedTuple):
                 raise ConfigError(f"--set {key}: rows or columns differ in it ({some}): choose equal ones with --only")
         changed = [cell.model_copy(update={"settings": {**cell.settings, **self.extra}}) for cell in cells]
         for cell in changed:
-            RunConfig.from_flat(cell.settings)
+            config = RunConfig.from_flat(cell.settings).with_data()
+            data_sets(config.dataset, config.reading)
         return changed
 
     def kept(self, name: str) -> Path | None:
@@ -141,13 +143,16 @@ class Task(NamedTuple):
     tuned: Findings
 
     def known(self, runs: Sequence[Job]) -> list[Record]:
-        """Return the records of runs that have one."""
-        return [one for job in runs if (one := self.records.get(job, self.recipe))]
+        """Return the records of runs that have one, of the data as they are now."""
+        return [one for job in runs if (one := self._record(job))]
 
     def left(self, runs: Sequence[Job]) -> list[Job]:
-        """Return the runs that have no record, or one of other data."""
-        known = ((job, self.records.get(job, self.recipe)) for job in runs)
-        return [job for job, one in known if one is None or not job.has_data(one.data)]
+        """Return the runs that have no such record."""
+        return [job for job in runs if self._record(job) is None]
+
+    def _record(self, job: Job) -> Record | None:
+        found = self.records.get(job, self.recipe)
+        return found if found and job.has_data(found.data) else None
 
     def take(self, job: Job, runs: Sequence[Job]) -> None:
         """Record a finished run; raises a `ConfigError` if the clients of no row report what the recipe asks for."""

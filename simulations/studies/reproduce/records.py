@@ -177,8 +177,8 @@ class Record(Line):
         By key of the measure, in the units of the run, with nine digits; None if the run has no such figure.
     courses : dict
         Curves of pictures by name, such as "accuracy over round", with nine digits.
-    data : str
-        The digest of its data, as in its summary; empty for data sets of the catalogue.
+    data : list of str
+        The digest of its data, as in its summary.
     clients : dict
         Each client's final accuracy, a fraction with six digits, if the recipe compares clients.
     """
@@ -190,7 +190,7 @@ class Record(Line):
     figures: Annotated[dict[str, float | None], AfterValidator(_checked_figures)]
     courses: Annotated[dict[str, Course], AfterValidator(_checked_courses)] = {}
     clients: dict[Client, Fraction] = {}
-    data: str = ""
+    data: list[str] = []
 
     @property
     def key(self) -> Key:
@@ -241,7 +241,7 @@ def record(job: Job, recipe: Recipe) -> Record:
         figures={key: None if (one := measured(run, key)) is None else _short(one) for key in recipe.keys},
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
         clients={client: _short(value, 6) for client, value in accuracies.items() if value is not None},
-        data=summary.get("data", ""),
+        data=summary.get("data", []),
     )
 
 

@@ -42,7 +42,7 @@ class TunedCell(Line):
         Bytes up and down and seconds of all trials.
     versions : dict
         The environment, as `hetfl_flwr.common.versions.environment`.
-    data : str
+    data : list of str
         The digest of the data, as in `Record`.
     """
 
@@ -55,7 +55,7 @@ class TunedCell(Line):
     payload: Annotated[float, Field(ge=0)]
     seconds: Seconds
     versions: Versions
-    data: str = ""
+    data: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _runs(self) -> Self:
@@ -125,7 +125,7 @@ def _found(cell: Cell, tuning: Tuning) -> TunedCell:
         payload=tuning.payload,
         seconds=tuning.seconds,
         versions=environment(),
-        data=data_of(_job(cell).config),
+        data=[data] if (data := data_of(_job(cell).config)) else [],
     )
 
 

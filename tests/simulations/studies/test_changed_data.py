@@ -2,15 +2,18 @@
 
 from io import StringIO
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
-from hetfl_flwr import run
+from hetfl_flwr import RunConfig, run
 from hetfl_flwr.data import reread
 from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.runs.settings import data_of
 from simulations.inference.loading import load_client
 from simulations.reports.pairing import paired
-from simulations.reports.runs import load_runs
+from simulations.reports.runs import group_runs, load_run, load_runs
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import Job, run_all
 from simulations.studies.reproduce.command import Options, reproduce
@@ -18,7 +21,7 @@ from simulations.studies.reproduce.records import Records
 from simulations.studies.reproduce.tuned import Findings
 from simulations.studies.sweeps import check, jobs
 
-ROWS = [f"{age},{8 * age % 37},{'yes' if age % 3 else 'no'}" for age in range(20, 100)]
+ROWS = [f"{20 + row % 60},{8 * row % 37},{'yes' if row % 3 else 'no'}" for row in range(80)]
 
 SETTINGS = {"algorithm": "fedavg", "label-column": "ill", "clients": 2, "rounds": 1, "models": "mlp"}
 
@@ -52,8 +55,8 @@ class File:
         self.path.write_text("\n".join(["age,weight,ill", *ROWS]))
 
     def change(self):
-        """Change one cell, and forget what has been read."""
-        self.path.write_text(self.path.read_text().replace("\n50,", "\n51,"))
+        """Change some cells, and forget what has been read."""
+        self.path.write_text(self.path.read_text().replace("\n5", "\n6"))
         reread(str(self.path))
 
 
@@ -74,15 +77,45 @@ def test_a_run_of_other_data_has_not_ended(file, tmp_path):
     assert job.finished
     file.change()
     assert not job.finished
+    file.path.write_text("age,weight\n1,2\n")
+    reread(str(file.path))
+    assert not job.finished  # running it says what is wrong
     file.path.unlink()
     reread(str(file.path))
     assert job.finished  # what it has computed is all there is
 
 
+def test_a_run_that_was_continued_with_other_data_is_none_of_either(file, tmp_path):
+    job = Job("run", tmp_path / "run", {**SETTINGS, "dataset": str(file.path), "rounds": 2})
+    run_on(file, job.folder)
+    before = load_run(job.folder).summary["data"]
+    file.change()
+    run(algorithm="fedavg", resume=True, accept_loss=True, rounds=2, out=job.folder, progress=False)
+    assert load_run(job.folder).summary["data"] == [*before, data_of(job.config)]
+    assert not job.finished
+    load_client(job.folder, 0)  # it has trained on what there is now
+
+
+def test_a_domain_without_a_client_counts_where_its_images_do(tmp_path):
+    """The mean image is of all domains."""
+    folder = tmp_path / "photos"
+    for place in range(12):
+        image = np.full((8, 8), 20 * place, np.uint8)
+        (folder / "ab"[place % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / "ab"[place % 2] / f"{place}.png")
+    rows = [f"{'ab'[place % 2]}/{place}.png,{'xyz'[place % 3]}" for place in range(12)]
+    (folder / "metadata.csv").write_text("\n".join(["file_name,camera", *rows]))
+    config = RunConfig.from_flat({"dataset": str(folder), "domain-column": "camera", "clients": 2})
+    before = data_of(config)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "a" / "2.png")  # the third camera's
+    reread(str(folder))
+    assert data_of(config) != before
+
+
 def test_a_process_that_has_read_the_data_reads_them_again(file, tmp_path):
     [job] = jobs({**SETTINGS, "dataset": str(file.path)}, {}, tmp_path)
     assert not run_all([job], LocalBackend(), Console(file=StringIO()))
-    file.path.write_text(file.path.read_text().replace("\n50,", "\n51,"))
+    file.path.write_text(file.path.read_text().replace("\n5", "\n6"))
     check([job])
     assert not job.finished
 
@@ -92,7 +125,9 @@ def test_a_client_whose_data_have_changed_since_its_run_is_not_loaded(file, tmp_
     run_on(file, tmp_path / "run")
     load_client(tmp_path / "run", 0)
     file.change()
-    assert "its data have changed since the run" in refusal(RunFolderError, load_client, tmp_path / "run", 0)
+    assert "its training samples, labels or names have changed since" in refusal(
+        RunFolderError, load_client, tmp_path / "run", 0
+    )
 
 
 def test_runs_of_unlike_data_are_not_paired(file, tmp_path):
@@ -103,23 +138,25 @@ def test_runs_of_unlike_data_are_not_paired(file, tmp_path):
     pairing = paired(load_runs([tmp_path / "runs"]))
     assert [own.folder.name for pairs in pairing.pairs.values() for own, _ in pairs] == ["before", "alone"]
     assert [line for line in pairing.left_out if "after" in line and "data, which have changed" in line]
+    assert [len(group.runs) for group in group_runs(load_runs([tmp_path / "runs"]))] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("tuned", [False, True])
 def test_a_record_of_other_data_is_made_again(file, tmp_path, tuned):
-    recipe = tmp_path / "own.toml"
+    recipe, said = tmp_path / "own.toml", StringIO()
     recipe.write_text(RECIPE.format("tuned = [0.1, 1]" * tuned, file.path))
 
     def act(out, **wanted):
-        reproduce([str(recipe)], Options(tmp_path / out, results=tmp_path / "kept", **wanted), Console(file=StringIO()))
+        reproduce([str(recipe)], Options(tmp_path / out, results=tmp_path / "kept", **wanted), Console(file=said))
         kept = Records(tmp_path / "kept" / "own.jsonl"), Findings(tmp_path / "kept" / "own-tuned.jsonl")
-        return [[line.data for line in one._lines.values()] for one in kept]
+        return [[data for line in one._lines.values() for data in line.data] for one in kept]
 
     before = act("out")
     assert [len(lines) for lines in before] == [1 + tuned, int(tuned)]
     assert act("again") == before
     assert not (tmp_path / "again" / "own" / "runs").exists()
     file.change()
-    assert act("again", report_only=True) == before  # a report needs no data
+    assert act("again", report_only=True) == before
+    assert "no run of it is recorded" in said.getvalue()  # with these data
     after = act("again")
     assert all(set(now).isdisjoint(earlier) for now, earlier in zip(after, before, strict=True))

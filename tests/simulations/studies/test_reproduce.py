@@ -494,7 +494,6 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ("seeds = 2", 'figure = { kind = "curves", y = ["clients"] }', "'clients'"),
         ("seeds = 2", 'figure = { kind = "curves", y = ["best:accuracy"] }', "'best:accuracy'"),
         ('{ algorithm = "local" }', "{ rounds = 3 }", "Private: algorithm is missing"),
-        ("clients = 2", 'clients = 2\ndataset = "nope"', "unknown dataset 'nope'"),
         ("seeds = 2", 'ranked = "sent"', "ranked: bytes_up"),
     ],
 )
@@ -703,6 +702,12 @@ def test_settings_of_the_command_that_no_run_can_have_are_refused_before_the_fir
 ):
     assert str(value if key == "models" else key) in refusal(HetflError, run_recipe, extra={key: value})
     assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_data_set_is_refused_before_the_first_run(recipe, run_recipe, refusal):
+    assert "unknown dataset 'nope'" in refusal(ConfigError, run_recipe, extra={"dataset": "nope"})
+    recipe.write_text(RECIPE.replace("clients = 2", 'clients = 2\ndataset = "nope"'))
+    assert "unknown dataset 'nope'" in refusal(ConfigError, run_recipe, report_only=True)
 
 
 def test_records_of_all_recipes_are_read_before_the_first_run(recipe, tmp_path, refusal):
