@@ -147,7 +147,7 @@ def test_a_record_of_other_data_is_made_again(file, tmp_path, tuned):
     recipe.write_text(RECIPE.format("tuned = [0.1, 1]" * tuned, file.path))
 
     def act(out, **wanted):
-        reproduce([str(recipe)], Options(tmp_path / out, results=tmp_path / "kept", **wanted), Console(file=said))
+        reproduce([str(recipe)], Options(tmp_path / out, results=tmp_path / "kept", **wanted), Console(file=said, width=300))
         kept = Records(tmp_path / "kept" / "own.jsonl"), Findings(tmp_path / "kept" / "own-tuned.jsonl")
         return [[data for line in one._lines.values() for data in line.data] for one in kept]
 
