@@ -56,8 +56,7 @@ def main(grid: Grid, context: Context) -> None:
                 resumed.restore(results, federation)
             trackers = start_trackers(config, results.folder, federation.roster)
             if resumed:
-                rounds.resume(resumed.checkpoint.under_way)
-                resumed.begin(results)
+                resumed.begin(results, lost=rounds.resume(resumed.checkpoint.under_way))
             strategy.summary()
             saving: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:

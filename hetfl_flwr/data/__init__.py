@@ -17,7 +17,7 @@ Independent of servers, models and algorithms.
 from hetfl_flwr.data.augmentation import Augmented
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.clients import Holding, digest_of, holdings, load_client_data, most_clients
+from hetfl_flwr.data.clients import Holding, digest_of, holdings, load_client_data, most_clients, own_digest
 from hetfl_flwr.data.domains import absolute, data_spec, kind_of, public_data, reread
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.pivot import parse_pivot
@@ -47,6 +47,7 @@ __all__ = [
     "kind_of",
     "load_client_data",
     "most_clients",
+    "own_digest",
     "parse_classes",
     "parse_features",
     "parse_partition",

@@ -247,6 +247,11 @@ def digest_of(split: Split) -> str:
     return digested([data_set.digest for data_set in _Shares(split).used()])
 
 
+def own_digest(split: Split) -> str:
+    """Return a digest of those of these data sets that the catalogue lacks."""
+    return digested([data_set.digest for data_set in _Shares(split).used() if not data_set.entry])
+
+
 def most_clients(split: Split) -> int:
     """Return the largest number of clients for a data set whose rows have owners: one per owner; 0 without owners.
 

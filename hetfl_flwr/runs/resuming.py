@@ -29,6 +29,10 @@ MAX_TIME_FRACTION = 0.01
 """Largest fraction of the run's time spent on checkpoints, with ``checkpoint-every = auto``."""
 
 
+UNKNOWN = "unknown"
+"""The digest of the data of a run whose checkpoint is older than digests."""
+
+
 class Checkpoints(RoundCallback):
     """Writes checkpoints: as ``checkpoint-every`` sets, after the last round, and when the user stops the run.
 
@@ -111,8 +115,11 @@ class Resumption(NamedTuple):
         ledger.restore(at["counts"], federation.roster)
         ledger.done, ledger.arrays = at["round"], frozen(self.checkpoint.server_state)
 
-    def begin(self, results: RunFolder) -> None:
-        """Restore the files of the run folder; called once the run can no longer be refused."""
+    def begin(self, results: RunFolder, lost: list[str]) -> None:
+        """Restore the files of the run folder; called once the run can no longer be refused.
+
+        `lost` says in which clients' data have changed, if this was accepted.
+        """
         at = self.checkpoint.at
         with results.writing():
             for folder in checkpoints(results.folder):
@@ -123,7 +130,8 @@ class Resumption(NamedTuple):
         if before and (said := changed(before[-1], now)):
             warn(f"versions differ from those of the original run, so results may not be bit-identical: {said}")
         results.ledger.versions = [*(one for one in before if one != now), now]
-        results.ledger.data = list(dict.fromkeys([*at.get("data", []), *results.ledger.data]))
+        data = at.get("data", [UNKNOWN])
+        results.ledger.data = [*(data if lost else data[:-1]), *results.ledger.data]
         results.write()  # a summary of rounds that were removed would be wrong
         for loss in self.losses:
             warn(loss)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, MAX_CLIENTS, RunConfig, Value, read_toml
-from hetfl_flwr.data import absolute, digest_of, most_clients
+from hetfl_flwr.data import absolute, most_clients, own_digest
 from hetfl_flwr.data.domains import data_sets
 from hetfl_flwr.data.folders import dataset_called, is_folder
 from hetfl_flwr.data.reading import parse_data_sets
@@ -114,20 +114,15 @@ def config_of(folder: Path) -> RunConfig:
 
 
 def data_of(config: RunConfig) -> str:
-    """Return a digest of the data of a simulated run whose own data can change, else an empty text.
+    """Return a digest of a simulated run's own data sets, empty if it has none or if files of one are gone.
 
-    Raises `ConfigError` or `DataError` if the data cannot be read.
-    """
-    return digest_of(config.split(config.clients)) if can_change(config) else ""
-
-
-def can_change(config: RunConfig) -> bool:
-    """Return whether a simulated run has data sets of its own, all of them in files of this machine.
-
-    Data sets of the catalogue and of the hub do not change, and of files that are gone nobody can tell.
+    Data sets of the catalogue and of the hub do not change. Raises `ConfigError` or `DataError` if the data cannot be
+    read.
     """
     own = [one for one in data_sets(config.dataset, config.reading) if not one.entry] if config.dataset else []
-    return bool(own) and all(one.can_change for one in own)
+    if not own or not all(one.can_change for one in own):
+        return ""
+    return own_digest(config.split(config.clients or default_clients(config)))
 
 
 def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) -> None:

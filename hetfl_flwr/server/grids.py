@@ -34,7 +34,7 @@ class KeepsClients(Protocol):
         """Return the clients by id; a text says why a client cannot take part, and clients after it may be missing."""
 
     def data(self) -> str:
-        """Return a digest of all clients' data if they can change between runs, else an empty text."""
+        """Return a digest of the run's own data, empty if it has none, see `hetfl_flwr.runs.settings.data_of`."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return the exchange that reaches the clients."""

@@ -63,12 +63,17 @@ class Rounds(ABC):
             return RoundResult(arrays, shared, self._evaluation.evaluate(0, arrays), noted)
 
     @abstractmethod
-    def resume(self, under_way: Pending) -> None:
-        """Restore messages and metrics from a checkpoint, without adding to the run's traffic."""
+    def resume(self, under_way: Pending) -> list[str]:
+        """Restore messages and metrics from a checkpoint, without adding to the run's traffic; return what is lost."""
 
     @abstractmethod
     def under_way(self) -> Pending:
         """Return what `resume` needs besides the server state and the clients' states."""
+
+    def _restored(self, under_way: Pending) -> list[str]:
+        lost = self._exchange.restore(under_way)
+        self._registration.note(lost)
+        return lost
 
     def play(self, number: int, arrays: Arrays) -> RoundResult:
         """Run one round; with too few valid replies, the server state does not change.
@@ -96,11 +101,11 @@ class Rounds(ABC):
 class SyncRounds(Rounds):
     """Rounds in which the server waits for all sampled clients, as in Flower's strategies."""
 
-    def resume(self, under_way: Pending) -> None:
+    def resume(self, under_way: Pending) -> list[str]:
         """Share public samples again without counting them, and restore metrics and messages."""
         self.federation.samples.share()
         self._evaluation.restore(under_way.numbers.get("measured", {}))
-        self._registration.note(self._exchange.restore(under_way))
+        return self._restored(under_way)
 
     def under_way(self) -> Pending:
         """Return the engine's state and the last metrics; between rounds, no messages are under way."""
@@ -166,16 +171,16 @@ class AsyncRounds(Rounds):
         held = self._exchange.hold()
         return Pending({"sent": self._sent, "to evaluate": to_evaluate, **held.numbers}, held.arrays)
 
-    def resume(self, under_way: Pending) -> None:
+    def resume(self, under_way: Pending) -> list[str]:
         """Restore the messages under way or, if they are lost, continue with numbers above all earlier ones."""
         roster, numbers = self.federation.roster, under_way.numbers
         self._sent = numbers["sent"]
         if not isinstance(self.federation.grid, KeepsClients):
             most = self._sent + MAX_AHEAD
             self._sent = max([self._sent, *(min(member.round, most) for member in roster)]) + len(roster)
-            return
+            return []
         self._to_evaluate = {member.node for member in roster if member.client_id in numbers["to evaluate"]}
-        self._registration.note(self._exchange.restore(under_way))
+        return self._restored(under_way)
 
     def _play(self, number: int, played: RoundResult) -> None:
         """Aggregate as many uploads as there are clients, each as it arrives."""

@@ -17,6 +17,7 @@ from hetfl_flwr.errors import DamagedError, StateError
 from hetfl_flwr.node.holder import Holder, holder_of
 from hetfl_flwr.node.node import KeptContext, Node, kept_of
 from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.runs.settings import data_of
 from hetfl_flwr.server.exchange import error_line
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.classes import listed
@@ -167,6 +168,10 @@ class Clients:
         for node in self._bytes:
             self._contexts[node].store.drop()
             self._contexts[node].kept.holder = None
+
+    def data(self) -> str:
+        """Return a digest of the run's own data, see `data_of`."""
+        return data_of(RunConfig.from_flat(self._run_config))
 
     def digests(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
         """Return digests of the data of these clients and all used so far, by client id, and of the whole data set."""

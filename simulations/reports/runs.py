@@ -327,7 +327,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     alike: dict[frozenset[tuple[str, Value]], list[Run]] = {}
     for run in runs:
         alike.setdefault(frozenset(_settings(run).items()), []).append(run)
-    groups = [group for several in alike.values() for group in _apart(several)]
+    groups = [group for several in alike.values() for part in _of_one_data(several) for group in _apart(part)]
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
     homes: dict[str, list[Path]] = {}
     for label, group in zip(labels, groups, strict=True):
@@ -336,6 +336,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         Group(label if len(homes[label]) == 1 else f"{label} [{_place(group, homes[label])}]", tuple(group))
         for label, group in zip(labels, groups, strict=True)
     ]
+
+
+def _of_one_data(runs: Sequence[Run]) -> list[list[Run]]:
+    """Split runs of the same settings by their own data, if these are known of all."""
+    parts: dict[str, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(data_called(run), []).append(run)
+    return [list(runs)] if "" in parts else list(parts.values())
 
 
 def _apart(runs: Sequence[Run]) -> list[list[Run]]:
@@ -354,7 +362,7 @@ def _apart(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _settings(run: Run) -> dict[str, Value]:
     learning = {key: value for key, value in run.config.items() if key not in INCIDENTAL}
-    return learning | {"clients": run.summary["clients"], "data": data_called(run)}
+    return learning | {"clients": run.summary["clients"]}
 
 
 def data_called(run: Run) -> str:

@@ -67,7 +67,7 @@ class Job:
         if not digests:
             return True
         try:
-            now = data_of(self.config)
+            now = data_of(RunConfig.from_flat(self.settings))
         except HetflError:
             return False
         return not now or digests == [now]

@@ -212,7 +212,8 @@ def _reproduce(task: Task, options: Options, console: Console) -> bool:
     records = _report(task, options, runs, found, console)
     if records and options.results is not None:
         seeds = options.seeds if options.seeds > task.recipe.seeds else 0
-        plain = Options(options.out, options.variant, seeds=seeds)
+        places = {key: value for key, value in options.extra.items() if key in PLACES}
+        plain = Options(options.out, options.variant, seeds=seeds, extra=places)
         recipe = plain.recipe(task.name)
         one = task._replace(recipe=recipe, cells=plain.cells(recipe))
         whole, found = tuned(one.cells, console=console, only_known=True)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from rich.console import Console
 
 from hetfl_flwr.common.versions import environment
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.runs.record import Count, Fraction, Seconds
 from hetfl_flwr.runs.settings import data_of
@@ -74,13 +75,9 @@ class Findings(Kept[TunedCell]):
     kind = TunedCell
 
     def of(self, cell: Cell) -> TunedCell | None:
-        """Return the result for a cell with its settings, if there is one."""
-        return self._lines.get((cell.folder, in_order(located(cell.settings)), str(cell.factors)))
-
-    def lacks(self, cell: Cell) -> bool:
-        """Whether a cell is to be tuned, and has no result with the data as they are now."""
-        one = self.of(cell)
-        return bool(cell.factors) and (one is None or not _job(cell).has_data(one.data))
+        """Return the result for a cell with its settings and the data as they are now, if there is one."""
+        one = self._lines.get((cell.folder, in_order(located(cell.settings)), str(cell.factors)))
+        return one if one and Job(cell.name, Path(), cell.settings).has_data(one.data) else None
 
 
 def tune_cells(
@@ -92,7 +89,7 @@ def tune_cells(
     (`simulations.studies.tuning.search_in_turn`). With `only_known`, nothing is run. Cells without a result are left
     out.
     """
-    asked = [cell for cell in cells if not only_known and known.lacks(cell)]
+    asked = [cell for cell in cells if cell.factors and not known.of(cell) and not only_known]
     if asked:
         console.print(f"tuning {len(asked)} rows and columns")
     searches = [search_in_turn(cell.settings, cell.factors, folder / cell.folder, [SEED]) for cell in asked]
@@ -110,10 +107,6 @@ def tune_cells(
     return with_values, [one for _, one in pairs if one]
 
 
-def _job(cell: Cell) -> Job:
-    return Job(cell.name, Path(cell.folder), cell.settings)
-
-
 def _found(cell: Cell, tuning: Tuning) -> TunedCell:
     return TunedCell(
         cell=cell.folder,
@@ -125,7 +118,7 @@ def _found(cell: Cell, tuning: Tuning) -> TunedCell:
         payload=tuning.payload,
         seconds=tuning.seconds,
         versions=environment(),
-        data=[data] if (data := data_of(_job(cell).config)) else [],
+        data=[data] if (data := data_of(RunConfig.from_flat(cell.settings))) else [],
     )
 
 

@@ -96,6 +96,25 @@ def test_a_run_that_was_continued_with_other_data_is_none_of_either(file, tmp_pa
     load_client(job.folder, 0)  # it has trained on what there is now
 
 
+def test_a_change_that_no_client_sees_is_none(file, tmp_path):
+    """The run continues without a word, and is one of the data as they are."""
+    settings = {**SETTINGS, "dataset": str(file.path), "clients": 4, "half-data-fraction": 1.0, "normalize": "none"}
+    job = Job("run", tmp_path / "run", settings)
+    run_on(file, job.folder, **settings)
+    rows = file.path.read_text().splitlines()
+    held = {row for client in range(4) for row in load_client(job.folder, client).data.train.rows.tolist()}
+    held |= {row for client in range(4) for row in load_client(job.folder, client).data.test.rows.tolist()}
+    held |= {row for client in range(4) for row in load_client(job.folder, client).data.validation.rows.tolist()}
+    free = min(set(range(80)) - held)
+    assert rows[free + 1].split(",")[0] != "21"
+    rows[free + 1] = ",".join(["21", *rows[free + 1].split(",")[1:]])
+    file.path.write_text("\n".join(rows))
+    reread(str(file.path))
+    assert not job.finished
+    run(algorithm="fedavg", resume=True, rounds=1, out=job.folder, progress=False)
+    assert job.finished
+
+
 def test_a_domain_without_a_client_counts_where_its_images_do(tmp_path):
     """The mean image is of all domains."""
     folder = tmp_path / "photos"
