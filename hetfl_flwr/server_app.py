@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
             with federation.generators_lent():
                 federation.registration.assemble(strategy.check)
             known = strategy.prepare(federation.roster, config)
-            data = grid.data() if isinstance(grid, KeepsClients) else ""
+            data = grid.data() if isinstance(grid, KeepsClients) else []
             results.ledger.begin(known, federation.roster, data, carries=strategy.asynchronous)
             if resumed:
                 resumed.restore(results, federation)

@@ -1,7 +1,7 @@
 """The results of a run so far, in memory: its rounds, each client's figures, and the server state."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any, cast
@@ -49,12 +49,12 @@ class Ledger:
         self._carries = False
         self._changes = -1  # the roster's count of changes when the members were read
 
-    def begin(self, arrays: Arrays, members: Iterable[Member], data: str = "", *, carries: bool) -> None:
-        """Add the server state before round 1, the clients, and a digest of their data, if there is one.
+    def begin(self, arrays: Arrays, members: Iterable[Member], data: Sequence[str] = (), *, carries: bool) -> None:
+        """Add the server state before round 1, the clients, and a digest of their own data if there is one.
 
         `carries`: metrics of earlier rounds stay valid.
         """
-        self.arrays, self.data, self._carries = arrays, [data] if data else [], carries
+        self.arrays, self.data, self._carries = arrays, [*data], carries
         self._members = {member.client_id: member for member in members}
 
     def add(self, number: int, seconds: float, played: RoundResult, federation: Federation) -> Round:

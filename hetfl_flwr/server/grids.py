@@ -33,8 +33,8 @@ class KeepsClients(Protocol):
     def members(self) -> list["Member | str"]:
         """Return the clients by id; a text says why a client cannot take part, and clients after it may be missing."""
 
-    def data(self) -> str:
-        """Return a digest of the run's own data, empty if it has none, see `hetfl_flwr.runs.settings.data_of`."""
+    def data(self) -> list[str]:
+        """Return a digest of the run's own data if it has one, see `hetfl_flwr.runs.settings.data_of`."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return the exchange that reaches the clients."""

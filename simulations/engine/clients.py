@@ -169,9 +169,10 @@ class Clients:
             self._contexts[node].store.drop()
             self._contexts[node].kept.holder = None
 
-    def data(self) -> str:
-        """Return a digest of the run's own data, see `data_of`."""
-        return data_of(RunConfig.from_flat(self._run_config))
+    def data(self) -> list[str]:
+        """Return a digest of the run's own data if it has one, see `data_of`."""
+        found = data_of(RunConfig.from_flat(self._run_config))
+        return [found] if found else []
 
     def digests(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
         """Return digests of the data of these clients and all used so far, by client id, and of the whole data set."""

@@ -195,11 +195,11 @@ class LocalEngine(Grid):
             found |= digests
         return found
 
-    def data(self) -> str:
-        """Return a digest of the run's own data, see `data_of`."""
+    def data(self) -> list[str]:
+        """Return a digest of the run's own data if it has one, see `data_of`."""
         self._settle()
-        digest: str = self._host.call("data")[0]
-        return digest
+        found: list[str] = self._host.call("data")[0]
+        return found
 
     def check_rows(self, before: Mapping[str, str]) -> list[str]:
         """Raise StateError if data have changed since `before`; with ``accept-loss`` warn and return the changes."""
