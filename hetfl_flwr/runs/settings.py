@@ -113,16 +113,16 @@ def config_of(folder: Path) -> RunConfig:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def data_of(config: RunConfig) -> str:
-    """Return a digest of a simulated run's own data sets, empty if it has none or if files of one are gone.
+def data_of(config: RunConfig) -> list[str]:
+    """Return a digest of a simulated run's own data sets; none if it has none, or if files of one are gone.
 
     Data sets of the catalogue and of the hub do not change. Raises `ConfigError` or `DataError` if the data cannot be
     read.
     """
     own = [one for one in data_sets(config.dataset, config.reading) if not one.entry] if config.dataset else []
     if not own or not all(one.can_change for one in own):
-        return ""
-    return own_digest(config.split(config.clients or default_clients(config)))
+        return []
+    return [own_digest(config.split(config.clients or default_clients(config)))]
 
 
 def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) -> None:

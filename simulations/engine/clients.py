@@ -171,8 +171,7 @@ class Clients:
 
     def data(self) -> list[str]:
         """Return a digest of the run's own data if it has one, see `data_of`."""
-        found = data_of(RunConfig.from_flat(self._run_config))
-        return [found] if found else []
+        return data_of(RunConfig.from_flat(self._run_config))
 
     def digests(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
         """Return digests of the data of these clients and all used so far, by client id, and of the whole data set."""

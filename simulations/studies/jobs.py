@@ -70,7 +70,7 @@ class Job:
             now = data_of(RunConfig.from_flat(self.settings))
         except HetflError:
             return False
-        return not now or digests == [now]
+        return not now or digests == now
 
     @property
     def asked(self) -> dict[str, Value]:

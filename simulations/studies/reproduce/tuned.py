@@ -118,7 +118,7 @@ def _found(cell: Cell, tuning: Tuning) -> TunedCell:
         payload=tuning.payload,
         seconds=tuning.seconds,
         versions=environment(),
-        data=[data] if (data := data_of(RunConfig.from_flat(cell.settings))) else [],
+        data=data_of(RunConfig.from_flat(cell.settings)),
     )
 
 

@@ -91,7 +91,7 @@ def test_a_run_that_was_continued_with_other_data_is_none_of_either(file, tmp_pa
     before = load_run(job.folder).summary["data"]
     file.change()
     run(algorithm="fedavg", resume=True, accept_loss=True, rounds=2, out=job.folder, progress=False)
-    assert load_run(job.folder).summary["data"] == [*before, data_of(job.config)]
+    assert load_run(job.folder).summary["data"] == [*before, *data_of(job.config)]
     assert not job.finished
     load_client(job.folder, 0)  # it has trained on what there is now
 
