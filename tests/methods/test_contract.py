@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from fixtures.tiers import exhaustive
 from flwr.app import Context, RecordDict
+from safetensors.numpy import load_file
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import build_client, names
+from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.testing import AlgorithmContract
-from simulations.testing.contract import downloads, entries, first_round, give_public_samples
+from simulations.testing.contract import bits, downloads, entries, first_round, give_public_samples, prepared
 from simulations.testing.lab import NORMED, Lab, in_a_run
 
 
@@ -73,6 +75,19 @@ class TestEveryAlgorithm(AlgorithmContract):
             left = {node: context.state for node, context in contexts.items()}
         assert (later / "knowledge.safetensors").read_bytes() == (fresh / "knowledge.safetensors").read_bytes()
         assert [entry["clients"] for entry in entries(later)] == [entry["clients"] for entry in entries(fresh)]
+
+    def test_flower_s_own_loop_ends_with_the_same_server_state(self, lab):
+        """`Strategy.start` of Flower, over clients that have registered, equals the ServerApp's rounds, bit for bit."""
+        config = lab.config(clients=3)
+        federation = lab.federation(config)
+        strategy, arrays = prepared(federation)
+        result = strategy.start(federation.grid, to_record(arrays), num_rounds=config.rounds)
+        folder = lab.run(config)
+        assert bits(from_record(result.arrays)) == bits(load_file(folder / "knowledge.safetensors"))
+        samples = [member.test for member in federation.roster]
+        accuracies = [one["accuracy"] for one in entries(folder)[-1]["clients"].values()]
+        measured = result.evaluate_metrics_clientapp[config.rounds]["accuracy"]
+        assert measured == pytest.approx(np.average(accuracies, weights=samples))
 
 
 class TestWeightsAveragedRobustly(AlgorithmContract):
