@@ -1,1 +1,1 @@
-"""Server sides of the algorithms, one file each. Files ``base_*``, ensembles, mean_kernel and widths are shared."""
+"""Server sides of the algorithms, one file each. Files ``base_*``, mean_kernel, prototypes and widths are shared."""

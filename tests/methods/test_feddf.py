@@ -15,14 +15,14 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.learning.training import outputs
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from strategies import feddf
-from strategies.ensembles import Schedule, distil, logits_of_each
-from strategies.feddf import FedDF
+from strategies.feddf import FedDF, distil
 
 # --- distillation --------------------------------------------------------------------------------
 
@@ -45,7 +45,9 @@ def test_one_step_by_hand():
     """The student's logits of (2, 0) are (0, 0), the target's (1, 0): the slope of KL(t || s) is (s - t) x^T, below 0
     for class 0. Adam's first step is the rate against the slope's sign, and none where the slope is 0."""
     student = linear([[0, 3], [0, 4]])
-    steps = distil(student, table([[2, 0]]), torch.tensor([[1.0, 0.0]]), Schedule(1, 8, 0.25, 10), generator(0))
+    target = torch.tensor([[1.0, 0.0]])
+    schedule: dict[str, Any] = {"steps": 1, "batch_size": 8, "rate": 0.25, "patience": 10}
+    steps = distil(student, table([[2, 0]]), target, generator(0), **schedule)
     assert steps == 1
     np.testing.assert_allclose(student.weight.detach(), [[0.25, 3], [-0.25, 4]], rtol=1e-6)
 
@@ -55,10 +57,11 @@ def test_steps_equal_those_of_a_slow_twin():
     nearest one is kept, which here is none that first agreed with so many."""
     draw = generator(3, "data")
     inputs, targets = (torch.from_numpy(draw.normal(size=(20, n))) * scale for n, scale in ((3, 1), (4, 3)))
-    student, schedule = linear(draw.normal(size=(4, 3)).tolist()), Schedule(30, 6, 0.5, 20)
+    student = linear(draw.normal(size=(4, 3)).tolist())
     twin = deepcopy(student).double()
     adam = torch.optim.Adam(twin.parameters())
-    taken = distil(student, table(inputs.tolist()), targets.float(), schedule, generator(1, "draw"))
+    schedule: dict[str, Any] = {"steps": 30, "batch_size": 6, "rate": 0.5, "patience": 20}
+    taken = distil(student, table(inputs.tolist()), targets.float(), generator(1, "draw"), **schedule)
 
     def nearness(rows: Any) -> tuple[float, float]:
         found, taught = twin(inputs[rows]).softmax(1), targets[rows].softmax(1)
@@ -90,16 +93,14 @@ def test_targets_that_are_not_finite_change_no_student(value):
     student = linear([[1, 2], [3, 4]])
     targets = torch.zeros(10, 2)
     targets[:, 0] = value
-    distil(student, table([[1, 2]] * 10), targets, Schedule(50, 4, 0.1, 30), generator(0))
+    distil(student, table([[1, 2]] * 10), targets, generator(0), steps=50, batch_size=4, rate=0.1, patience=30)
     assert student.weight.tolist() == [[1, 2], [3, 4]]
 
 
 def test_logits_are_those_of_evaluation_mode():
-    """x = (1, 2): logits (1, 2), (3, 6) and (50, 100) of three models with dropout."""
-    models = [nn.Sequential(nn.Dropout(0.9), linear((np.eye(2) * scale).tolist())) for scale in (1, 3, 50)]
-    found = logits_of_each(models, table([[1, 2]]), threads=1)
-    assert [array.tolist() for array in found] == [[[1, 2]], [[3, 6]], [[50, 100]]]
-    assert all(model.training for model in models)
+    model = nn.Sequential(nn.Dropout(0.9), linear([[3, 0], [0, 3]]))
+    assert outputs(model, table([[1, 2]])).tolist() == [[3, 6]]
+    assert model.training
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -213,9 +214,10 @@ def test_students_learn_from_the_models_of_all_groups(monkeypatch):
         DEEP: uploads[1].arrays,
         SMALL: {"head.weight": (uploads[0].arrays["head.weight"] + uploads[2].arrays["head.weight"]) / 2},
     }
+    schedule: dict[str, Any] = {"steps": 40, "batch_size": 7, "rate": 0.1, "patience": 40}
     for name, start in starts.items():
         student = loaded(name, start)
-        assert distil(student, samples, targets, Schedule(40, 7, 0.1, 40), generator(0, 4, "distillation")) > 0
+        assert distil(student, samples, targets, generator(0, 4, "distillation"), **schedule) > 0
         for entry, tensor in student.state_dict().items():
             np.testing.assert_allclose(found[f"{name}/{entry}"], tensor, rtol=1e-4, atol=1e-5)
             assert not np.allclose(found[f"{name}/{entry}"], start[entry], atol=1e-3)
@@ -246,7 +248,7 @@ def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
 
 def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is(monkeypatch):
     """Nothing is distilled: its own logits would change nothing."""
-    monkeypatch.setattr("strategies.feddf.distil_each", lambda *args: pytest.fail("distils"))
+    monkeypatch.setattr("strategies.feddf.distil", lambda *args, **kwargs: pytest.fail("distils"))
     members = [its(0), its(1, DEEP)]
     strategy, state = server(*members)
     found = strategy.aggregate(state, [filled(strategy, members[0], 2)], 1)

@@ -14,8 +14,7 @@ from fixtures.twins import Twin, assert_near, descend, mean_state
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.base_aligned import AligningClient
-from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
+from clients.fedhenn import AligningClient, FedHeNNClient, FedHeNNHomogeneousClient
 from clients.local import LocalClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError
