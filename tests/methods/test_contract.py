@@ -7,6 +7,7 @@ import pytest
 from fixtures.tiers import exhaustive
 from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
+from threadpoolctl import threadpool_limits
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import build_client, names
@@ -81,7 +82,8 @@ class TestEveryAlgorithm(AlgorithmContract):
         config = lab.config(clients=3)
         federation = lab.federation(config)
         strategy, arrays = prepared(federation)
-        result = strategy.start(federation.grid, to_record(arrays), num_rounds=config.rounds)
+        with threadpool_limits(1, "blas"):  # as the ServerApp does
+            result = strategy.start(federation.grid, to_record(arrays), num_rounds=config.rounds)
         folder = lab.run(config)
         assert bits(from_record(result.arrays)) == bits(load_file(folder / "knowledge.safetensors"))
         samples = [member.test for member in federation.roster]
