@@ -4,6 +4,7 @@ Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from logging import INFO, WARNING
 from math import cos, inf, isfinite, pi
 from typing import Annotated
@@ -134,25 +135,53 @@ class FedDF(ModelsStrategy):
         if self.server_steps and len(logits) > 1:
             students = {name: loaded(self.models[name], arrays) for name, arrays in means.items()}
             targets = torch.from_numpy(self.robust.among_kept.mean(self._without_outliers(logits))).float()
-            self._distil(students, rows, targets, round)
+            scope = (self.config.seed, round, "distillation")
+            with seeded(*scope), torch_threads(self.config.threads):
+                for student in students.values():  # each in the same order of samples
+                    self.distil(student, rows, targets, generator(*scope))
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
         return {**server_state, **_with_group_prefix(means)}
 
-    def _distil(self, students: Mapping[str, nn.Module], samples: Samples, targets: Tensor, round: int) -> None:
-        """Distill logits (N, C) into each student, independently of the others and in the same order of samples."""
-        scope = (self.config.seed, round, "distillation")
-        with seeded(*scope), torch_threads(self.config.threads):
-            for student in students.values():
-                distil(
-                    student,
-                    samples,
-                    targets,
-                    generator(*scope),
-                    steps=self.server_steps,
-                    batch_size=BATCH,
-                    rate=self.server_learning_rate,
-                    patience=self.patience,
-                )
+    def distil(self, student: nn.Module, samples: Samples, targets: Tensor, draw: np.random.Generator) -> int:
+        """Train a student toward logits (N, C) while its agreement on held-out samples rises; return the steps.
+
+        ``draw`` draws a random fifth of the samples, which is held out, and the order of the others; with fewer than 5
+        samples, all are used for training and for measuring. The agreement is the share of the held-out samples for
+        which student and logits predict the same class. A divergence would keep falling slightly with every step. The
+        student ends in training mode, in the state with the largest agreement; if there are several, in the one with
+        the smallest divergence. This may be its initial state, for example if the logits or the student are not finite.
+        """
+        order = torch.from_numpy(draw.permutation(len(samples)))
+        held, rows = order[: len(order) // 5], order[len(order) // 5 :]
+        held = held if len(held) else rows
+        optimizer = torch.optim.Adam(student.parameters(), lr=self.server_learning_rate, fused=True)
+        batches = draw_batches(draw, len(rows), BATCH, epochs=0, batches=self.server_steps)
+        best, rose, state = _agreement(student, samples, targets, held), 0, deepcopy(student.state_dict())
+        every, step = max(1, self.patience // 10), 0
+        student.train()
+        for batch in batches:
+            for group in optimizer.param_groups:
+                group["lr"] = self.server_learning_rate * (1 + cos(pi * step / self.server_steps)) / 2
+            chosen = rows[batch]
+
+            def loss(inputs: Tensor, labels: Tensor, chosen: Tensor = chosen) -> Tensor:
+                return kl_divergence(targets[chosen], student(inputs))
+
+            try:
+                train(samples, [chosen], optimizer, loss)
+            except DivergedError:
+                break
+            step += 1
+            if step % every == 0 or step == self.server_steps:
+                found = _agreement(student, samples, targets, held)
+                if found[0] > best[0]:
+                    rose = step
+                if found > best:
+                    best, state = found, deepcopy(student.state_dict())
+                if step - rose >= self.patience:
+                    break
+        student.load_state_dict(state)
+        return step
 
     def _kept(self, logits: Mapping[int, Logits], round: int) -> dict[int, Logits]:
         """Return the logits (R, C) by client; with "multikrum", only those of the models that it keeps."""
@@ -186,78 +215,6 @@ def _with_group_prefix(groups: Mapping[str, Arrays]) -> Arrays:
     return {name: array for group, arrays in groups.items() for name, array in prefixed(f"{group}/", arrays).items()}
 
 
-def distil(
-    student: nn.Module,
-    samples: Samples,
-    targets: Tensor,
-    draw: np.random.Generator,
-    *,
-    steps: int,
-    batch_size: int,
-    rate: float,
-    patience: int,
-) -> int:
-    """Train a student toward logits as long as its agreement with them on held-out samples rises.
-
-    A random fifth of the samples is held out; with fewer than 5 samples, all are used for training and for measuring.
-    The agreement is the share of the held-out samples for which student and logits predict the same class. A divergence
-    would keep falling slightly with every step. The student ends in the state with the largest agreement; if there are
-    several, in the one with the smallest divergence. This may be its initial state, for example if the logits or the
-    student are not finite.
-
-    Parameters
-    ----------
-    student : Module
-        The student. It is changed, and is in training mode afterwards.
-    samples : Samples
-        N samples. Their labels are not used.
-    targets : Tensor
-        The logits (N, C).
-    draw : numpy.random.Generator
-        The generator that draws the held-out samples and the order of the others.
-    steps, rate, patience
-        As ``server_steps``, ``server_learning_rate`` and ``patience`` of `FedDF`.
-    batch_size : int
-        The batch size of a step, 1 or more.
-
-    Returns
-    -------
-    int
-        The number of steps taken.
-    """
-    order = torch.from_numpy(draw.permutation(len(samples)))
-    held, rows = order[: len(order) // 5], order[len(order) // 5 :]
-    held = held if len(held) else rows
-    optimizer = torch.optim.Adam(student.parameters(), lr=rate, fused=True)
-    batches = draw_batches(draw, len(rows), batch_size, epochs=0, batches=steps)
-    best, rose, state = _agreement(student, samples, targets, held), 0, _copied(student)
-    every, step = max(1, patience // 10), 0
-    student.train()
-    for batch in batches:
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (1 + cos(pi * step / steps)) / 2
-        chosen = rows[batch]
-
-        def loss(inputs: Tensor, labels: Tensor, chosen: Tensor = chosen) -> Tensor:
-            return kl_divergence(targets[chosen], student(inputs))
-
-        try:
-            train(samples, [chosen], optimizer, loss)
-        except DivergedError:
-            break
-        step += 1
-        if step % every == 0 or step == steps:
-            found = _agreement(student, samples, targets, held)
-            if found[0] > best[0]:
-                rose = step
-            if found > best:
-                best, state = found, _copied(student)
-            if step - rose >= patience:
-                break
-    student.load_state_dict(state)
-    return step
-
-
 def _agreement(student: nn.Module, samples: Samples, targets: Tensor, rows: Tensor) -> tuple[float, float]:
     """Return a student's agreement with logits on some rows, and the negative divergence, in evaluation mode."""
     logits = outputs(student, samples, rows)
@@ -265,7 +222,3 @@ def _agreement(student: nn.Module, samples: Samples, targets: Tensor, rows: Tens
     if not isfinite(divergence):
         return 0.0, -inf
     return float((logits.argmax(1) == targets[rows].argmax(1)).double().mean()), -divergence
-
-
-def _copied(student: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}

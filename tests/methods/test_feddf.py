@@ -22,7 +22,7 @@ from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from strategies import feddf
-from strategies.feddf import FedDF, distil
+from strategies.feddf import FedDF
 
 # --- distillation --------------------------------------------------------------------------------
 
@@ -45,14 +45,13 @@ def test_one_step_by_hand():
     """The student's logits of (2, 0) are (0, 0), the target's (1, 0): the slope of KL(t || s) is (s - t) x^T, below 0
     for class 0. Adam's first step is the rate against the slope's sign, and none where the slope is 0."""
     student = linear([[0, 3], [0, 4]])
-    target = torch.tensor([[1.0, 0.0]])
-    schedule: dict[str, Any] = {"steps": 1, "batch_size": 8, "rate": 0.25, "patience": 10}
-    steps = distil(student, table([[2, 0]]), target, generator(0), **schedule)
+    strategy = FedDF(server_steps=1, server_learning_rate=0.25)
+    steps = strategy.distil(student, table([[2, 0]]), torch.tensor([[1.0, 0.0]]), generator(0))
     assert steps == 1
     np.testing.assert_allclose(student.weight.detach(), [[0.25, 3], [-0.25, 4]], rtol=1e-6)
 
 
-def test_steps_equal_those_of_a_slow_twin():
+def test_steps_equal_those_of_a_slow_twin(monkeypatch):
     """The rate falls as a cosine; a fifth of the samples is held out. Of the students that agree with most of these the
     nearest one is kept, which here is none that first agreed with so many."""
     draw = generator(3, "data")
@@ -60,8 +59,9 @@ def test_steps_equal_those_of_a_slow_twin():
     student = linear(draw.normal(size=(4, 3)).tolist())
     twin = deepcopy(student).double()
     adam = torch.optim.Adam(twin.parameters())
-    schedule: dict[str, Any] = {"steps": 30, "batch_size": 6, "rate": 0.5, "patience": 20}
-    taken = distil(student, table(inputs.tolist()), targets.float(), generator(1, "draw"), **schedule)
+    monkeypatch.setattr(feddf, "BATCH", 6)
+    strategy = FedDF(server_steps=30, server_learning_rate=0.5, patience=20)
+    taken = strategy.distil(student, table(inputs.tolist()), targets.float(), generator(1, "draw"))
 
     def nearness(rows: Any) -> tuple[float, float]:
         found, taught = twin(inputs[rows]).softmax(1), targets[rows].softmax(1)
@@ -93,7 +93,7 @@ def test_targets_that_are_not_finite_change_no_student(value):
     student = linear([[1, 2], [3, 4]])
     targets = torch.zeros(10, 2)
     targets[:, 0] = value
-    distil(student, table([[1, 2]] * 10), targets, generator(0), steps=50, batch_size=4, rate=0.1, patience=30)
+    FedDF(server_steps=50).distil(student, table([[1, 2]] * 10), targets, generator(0))
     assert student.weight.tolist() == [[1, 2], [3, 4]]
 
 
@@ -214,10 +214,9 @@ def test_students_learn_from_the_models_of_all_groups(monkeypatch):
         DEEP: uploads[1].arrays,
         SMALL: {"head.weight": (uploads[0].arrays["head.weight"] + uploads[2].arrays["head.weight"]) / 2},
     }
-    schedule: dict[str, Any] = {"steps": 40, "batch_size": 7, "rate": 0.1, "patience": 40}
     for name, start in starts.items():
         student = loaded(name, start)
-        assert distil(student, samples, targets, generator(0, 4, "distillation"), **schedule) > 0
+        assert strategy.distil(student, samples, targets, generator(0, 4, "distillation")) > 0
         for entry, tensor in student.state_dict().items():
             np.testing.assert_allclose(found[f"{name}/{entry}"], tensor, rtol=1e-4, atol=1e-5)
             assert not np.allclose(found[f"{name}/{entry}"], start[entry], atol=1e-3)
@@ -248,7 +247,7 @@ def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
 
 def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is(monkeypatch):
     """Nothing is distilled: its own logits would change nothing."""
-    monkeypatch.setattr("strategies.feddf.distil", lambda *args, **kwargs: pytest.fail("distils"))
+    monkeypatch.setattr(FedDF, "distil", lambda *args: pytest.fail("distils"))
     members = [its(0), its(1, DEEP)]
     strategy, state = server(*members)
     found = strategy.aggregate(state, [filled(strategy, members[0], 2)], 1)
