@@ -25,9 +25,9 @@ class FedProtoClient(KnowledgeClient):
     State  the model, the optimizer's moments; the last received prototypes if they predict.
     Departs from the paper: the distance is that of each sample in a batch, as in the authors' published code and
     HtFLlib: the mean over batch and width of the squared difference. In Eq. (8) it is that of the client's prototypes,
-    which change with each step. Prototypes are computed in evaluation mode, as in HtFLlib; the authors' code averages
-    the embeddings of the last epoch in training mode. The optimizer keeps its moments between rounds; in their code it
-    is reset.
+    which change with each step. Prototypes are computed after training, in evaluation mode; the authors' code averages
+    the embeddings of the last epoch and HtFLlib those of all epochs, in training mode. The optimizer keeps its moments
+    between rounds; in the authors' code it is reset.
 
     Parameters
     ----------

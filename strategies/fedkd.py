@@ -62,9 +62,9 @@ class FedKD(KnowledgeStrategy):
            round since which it is a change; held (H,) int64, the clients that have the mentee of that round.
     Robust the updates, after multiplying.
     Departs from the paper: it also sends K singular values, in total K (m + n) + K^2 numbers; here ``left`` includes
-    them. It has no convolutions; here they are matrices (out, in x height x width). Its code keeps one value less where
-    the squares reach T, and T is one round ahead there. HtFLlib compresses weights instead of updates, and each kernel
-    (height, width) separately.
+    them. It has no convolutions; here they are matrices (out, in x height x width). Its code sends nothing of a matrix
+    where all singular values are needed, and T is one round ahead there. HtFLlib compresses weights instead of updates,
+    and each kernel (height, width) separately.
 
     Parameters
     ----------
@@ -114,7 +114,8 @@ class FedKD(KnowledgeStrategy):
         updates = {name: np.stack([arrays[name] for arrays in sent]) for name in self._weights.names}
         client_ids = [upload.client_id for upload in uploads]
         kept, average = self.left_out.kept(client_ids, list(updates.values())), self.robust.among_kept
-        mean = bounded({name: average.mean(list(arrays[kept])) for name, arrays in updates.items()}, self._weights)
+        means = {name: average.mean(list(arrays[kept])) for name, arrays in updates.items()}
+        mean = bounded(means, self._weights, changes=True)
         packed = factor(mean, self._weights, linear_schedule(self.energy, round, self.config.rounds), DOWN)
         update = multiplied(packed, self._weights, DOWN)
         mentee = {name: array + update[name] for name, array in under("mentee.", server_state).items()}

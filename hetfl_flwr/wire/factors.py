@@ -136,9 +136,24 @@ def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
     return multiplied
 
 
-def bounded(arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec) -> dict[str, NDArray[Any]]:
-    """Clip arrays to the bounds of a declaration, and convert them to its dtypes."""
-    return {one.name: np.asarray(np.clip(arrays[one.name], one.minimum, one.maximum), one.dtype) for one in spec.arrays}
+def bounded(
+    arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec, *, changes: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Clip weights, or changes of weights, to the bounds of a declaration of weights, and convert them to its dtypes.
+
+    A change may be negative where a weight may not, such as a variance.
+
+    Examples
+    --------
+    >>> spec = PayloadSpec((ArraySpec("var", (2,), "float32", 0, 9),))
+    >>> [bounded({"var": np.array([-1, 10])}, spec, changes=changes)["var"].tolist() for changes in (False, True)]
+    [[0.0, 9.0], [-1.0, 9.0]]
+    """
+    clipped = dict[str, NDArray[Any]]()
+    for one in spec.arrays:
+        minimum = -one.maximum if changes and one.maximum is not None else one.minimum
+        clipped[one.name] = np.asarray(np.clip(arrays[one.name], minimum, one.maximum), one.dtype)
+    return clipped
 
 
 def _matrix(packed: Arrays, one: ArraySpec, name: str) -> NDArray[Any]:

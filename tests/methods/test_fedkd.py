@@ -161,6 +161,20 @@ def test_a_robust_mean_is_of_updates_and_not_of_factors():
     assert (strategy.aggregate(state, uploads, 1)["mentee.body.weight"] == 2).all()
 
 
+def test_variances_of_batch_norm_may_fall(halves):
+    """The mean of two changes of a variance of 1, -0.8 and -0.6, leaves 0.3."""
+    sides = halves(algorithm="fedkd", clients=2, **{"fedkd.mentee": NORMED})
+    declared = sides.strategy._weights
+    variance = next(name for name in declared.names if name.endswith("running_var"))
+    uploads = []
+    for client_id, change in enumerate((-0.8, -0.6)):
+        changes = {one.name: np.zeros(one.shape, one.dtype) for one in declared.arrays}
+        changes[variance] += np.float32(change)
+        uploads.append(Upload(client_id, factor(changes, declared, 0.95), 1))
+    found = sides.strategy.aggregate(sides.state, uploads, 1)
+    np.testing.assert_allclose(found[f"mentee.{variance}"], 0.3, rtol=1e-6)
+
+
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_no_upload_within_its_bounds_makes_a_mentee_beyond_them(robust):
     """Factors of 1e6 and of 1 multiply to more than a weight may be, as do rows of weights of 1e6."""
