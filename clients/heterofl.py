@@ -30,12 +30,12 @@ from strategies.widths import down, part_weights, scaled_parameters, up
 class HeteroFLClient(KnowledgeClient):
     """Trains its part of the global model on its own data: the leading channels of each layer, r of the width.
 
-    Algorithm 1, ClientUpdate. Each layer of the body divides its output by r, because it sums over only r of the
-    inputs: in training, and when the part is evaluated, exported or used for prediction. For the latter, the weights
-    and biases of the client's model are divided by r after training or loading; payloads are not divided. Logits of
-    classes without training samples on the client are 0 in its loss (``mask``), so that it does not unlearn them. Batch
-    norm follows the division. In training it uses the statistics of each batch; in evaluation, those of all the
-    client's training samples with the current weights.
+    Algorithm 1, ClientUpdate. Each layer of the body divides its output by r, as all but the first sum over only r of
+    the inputs: in training, and when the part is evaluated, exported or used for prediction. For the latter, the
+    weights and biases of the client's model are divided by r after training or loading; payloads are not divided.
+    Logits of classes without training samples on the client are 0 in its loss (``mask``), so that it does not unlearn
+    them. Batch norm follows the division. In training it uses the statistics of each batch; in evaluation, those of all
+    the client's training samples with the current weights.
 
     Reports ``accuracy`` of the client's part of the global model on its test set, and the same as ``global-accuracy``.
 

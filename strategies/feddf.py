@@ -71,8 +71,8 @@ class FedDF(ModelsStrategy):
     labeled samples of the server, measured every 100 steps, has not risen for 1,000 of at most 10,000 steps. Here the
     clients' own public samples are used, without labels. The criterion is the agreement with the ensemble on a held-out
     fifth of them, and all numbers of steps are a twentieth. The best student is kept, and the mean is one of the
-    candidates; in the authors' published code it is not, by default. The server scales inputs like a client that has
-    only the public samples.
+    candidates; in the authors' published code it is not, by default. That code averages with equal weights and clips
+    the student's gradient to a norm of 5. The server scales inputs like a client that has only the public samples.
 
     Parameters
     ----------

@@ -29,7 +29,8 @@ class FedMD(AnswersStrategy):
            subsets (1,) int64, the number of subsets with predictions so far.
     Robust the logits. Public samples themselves are not checked.
     Departs from the paper: the public set consists of the clients' own rows. There is one message per round: the
-    consensus of a round is digested at the beginning of the next one, and that of the last round is not.
+    consensus of a round is digested at the beginning of the next one, and that of the last round is not. In round 1,
+    clients train on their own rows between pre-training and the first class scores.
 
     Parameters
     ----------

@@ -136,9 +136,7 @@ def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
     return multiplied
 
 
-def bounded(
-    arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec, *, changes: bool = False
-) -> dict[str, NDArray[Any]]:
+def bounded(arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec, *, changes: bool = False) -> dict[str, NDArray[Any]]:
     """Clip weights, or changes of weights, to the bounds of a declaration of weights, and convert them to its dtypes.
 
     A change may be negative where a weight may not, such as a variance.
