@@ -6,6 +6,7 @@ Wu et al., "Communication-efficient federated learning via knowledge distillatio
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -109,7 +110,7 @@ class FedKDClient(MutualClient):
 
         of_both = self.optimizer(parameters=[*mentor.parameters(), *self.matrix.parameters()])
         metrics = self.train_both(round, losses, of_both)
-        learnt = {name: array - start[name] for name, array in model_arrays(mentee).items()}
+        learnt = {name: np.asarray(array - start[name]) for name, array in model_arrays(mentee).items()}
         load_model_arrays(mentee, start)
         return factor(learnt, self._weights, share), metrics if known else {**metrics, EXAMPLES: 0}
 

@@ -107,5 +107,5 @@ class FML(KnowledgeStrategy):
 def _merged(sent: NDArray[Any], average: Average) -> NDArray[Any]:
     """Return the average of floating-point arrays, computed in float64, or the largest entries of others, bounded."""
     if not np.issubdtype(sent.dtype, np.floating):
-        return np.asarray(np.minimum(np.max(sent, axis=0), COUNTER_LIMIT // 2), sent.dtype)
+        return np.asarray(np.minimum(np.max(sent, axis=0).astype(np.int64), COUNTER_LIMIT // 2), sent.dtype)
     return np.asarray(average.mean(sent), sent.dtype)

@@ -108,9 +108,9 @@ class HeteroFL(ModelsStrategy):
         """Stack an array of all clients (K, ...) in the widest shape, and return which entries each client has."""
         has = np.zeros((len(uploads), *array.shape), bool)
         sent = np.zeros(has.shape, array.dtype)
-        for one, its, values in zip(uploads, has, sent, strict=True):
-            block = leading_block(one.arrays[name].shape)
-            its[block], values[block] = True, one.arrays[name]
+        for client, one in enumerate(uploads):
+            block: tuple[int | slice, ...] = (client, *leading_block(one.arrays[name].shape))
+            has[block], sent[block] = True, one.arrays[name]
             if self.mask and name.startswith("head."):
-                its[one.arrays["classes"] == 0] = False
+                has[client, one.arrays["classes"] == 0] = False
         return sent, has

@@ -149,7 +149,7 @@ class Average:
         """
         if self.form in ("none", "multikrum"):
             return weighted_mean(values, weights, has)
-        return self.mean(values, has).astype(values.dtype)
+        return np.asarray(self.mean(values, has), values.dtype)
 
     def weighted_by_name(
         self, values: Sequence[Mapping[str, NDArray[Any]]], weights: Sequence[float]

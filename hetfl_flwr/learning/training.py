@@ -246,6 +246,8 @@ def take_statistics(
 ) -> None:
     """Set the running mean and variance of batch norm to their mean over some batches; restore the model's mode.
 
+    Layers that training does not change, which stay in evaluation mode or have a momentum of 0, keep theirs.
+
     Parameters
     ----------
     model : Module
@@ -256,7 +258,12 @@ def take_statistics(
         The function that computes the model's outputs. Default: the model itself.
     """
     was_training = model.training
-    norms = [layer for layer in model.eval().modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    norms = [
+        layer
+        for layer in model.train().modules()
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.training and layer.momentum != 0
+    ]
+    model.eval()
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
         layer.reset_running_stats()

@@ -101,7 +101,7 @@ def build_model(
         model = widened(_build(name, spec, pretrained if part == 1 else "", stem, seed), width, width_by)
     if not head_bias:
         model.head.register_parameter("bias", None)
-    return channels_last(model) if base in ZOO else model
+    return (channels_last(model) if base in ZOO else model).train()
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:

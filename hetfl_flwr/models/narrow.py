@@ -6,8 +6,7 @@ ICLR 2021: a client of complexity level p has the leading ``r^(p - 1)`` of the c
 
 from fractions import Fraction
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hetfl_flwr.errors import ModelError
@@ -93,6 +92,8 @@ def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
     }
     if list(layers) == ["head"]:
         raise ModelError(f"it cannot be narrowed: its body ({type(model.body).__name__}) has no weights")
+    if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
+        raise ModelError("it cannot be narrowed: its layers share a weight")
     for number, (name, layer) in enumerate(layers.items()):
         _narrow(layer, _Part(part, f"layer '{name}'"), takes_inputs=number == 0, is_head=layer is model.head)
     return model
@@ -113,7 +114,6 @@ class _Part:
 
 
 def _narrow(layer: nn.Module, part: _Part, *, takes_inputs: bool, is_head: bool) -> None:
-    bias = getattr(layer, "bias", None) is not None
     if isinstance(layer, nn.Linear):
         layer.in_features = layer.in_features if takes_inputs else part.of(layer.in_features)
         layer.out_features = layer.out_features if is_head else part.of(layer.out_features)
@@ -128,12 +128,16 @@ def _narrow(layer: nn.Module, part: _Part, *, takes_inputs: bool, is_head: bool)
         shape = (layer.num_features,)
         for name in ("running_mean", "running_var"):
             if getattr(layer, name, None) is not None:
-                setattr(layer, name, torch.empty(shape))
+                setattr(layer, name, getattr(layer, name).new_empty(shape))
     else:
         kind = type(layer).__name__
         raise ModelError(f"{part.where} is a {kind}, and only Linear, Conv1d, Conv2d and BatchNorm can be narrowed")
     if layer.weight is not None:
-        layer.weight = nn.Parameter(torch.empty(shape))
-    if bias:
-        layer.bias = nn.Parameter(torch.empty(shape[:1]))
+        layer.weight = _resized(layer.weight, shape)
+    if layer.bias is not None:
+        layer.bias = _resized(layer.bias, shape[:1])
     layer.reset_parameters()
+
+
+def _resized(parameter: Tensor, shape: tuple[int, ...]) -> nn.Parameter:
+    return nn.Parameter(parameter.new_empty(shape), parameter.requires_grad)

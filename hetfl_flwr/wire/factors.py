@@ -43,7 +43,7 @@ def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> P
     declared, usual = list[ArraySpec](), SLIGHT_CHANGE if changes else 1.0
     for one in spec.arrays:
         most, name = float(one.maximum or 0.0), f"{prefix}{one.name}"
-        whole = ArraySpec(name, one.shape, one.dtype, -most, most, usual=usual)
+        whole = ArraySpec(name, one.shape, one.dtype, -most, most, usual=usual, frozen=one.frozen)
         if not (rank := _largest_rank(one)):
             declared.append(whole)
             continue
@@ -176,4 +176,4 @@ def _largest_rank(one: ArraySpec) -> int:
     if len(one.shape) < 2:
         return 0
     rows, columns = _form(one)
-    return (rows * columns - 1) // (rows + columns)
+    return max(rows * columns - 1, 0) // max(rows + columns, 1)

@@ -66,12 +66,19 @@ def private_upload(
 
     Floating-point arrays and `ArraySpec.sensitive` counts are clipped and get noise; other arrays do not change. A
     count becomes 1 if its value is then above the standard deviation of the noise, else 0. So clipping alone preserves
-    whether there are any samples, and strong noise removes more ones than it adds.
+    whether there are any samples, and strong noise removes more ones than it adds. An `ArraySpec.frozen` array that
+    equals what the server has sent reveals nothing and does not change.
     """
-    released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
+    known = {one.name: sent[one.name].astype(np.float64) for one in spec.arrays if one in sent_spec.arrays}
+    released = [
+        one
+        for one in spec.arrays
+        if one.sensitive or np.dtype(one.dtype).kind == "f"
+        if not (one.frozen and (upload[one.name] == known.get(one.name, 0.0)).all())
+    ]
     if config.clipping_norm == 0 or not released:
         return upload
-    origins = [sent[one.name].astype(np.float64) if one in sent_spec.arrays else 0.0 for one in released]
+    origins = [known.get(one.name, 0.0) for one in released]
     learnt = [upload[one.name] > 0 if one.sensitive else upload[one.name] for one in released]
     changes = [np.ravel(values - origin) for values, origin in zip(learnt, origins, strict=True)]
     mechanism = GaussianMechanism(config.clipping_norm, config.noise_multiplier)

@@ -99,6 +99,8 @@ class ArraySpec:
     update : bool
         Whether it is the new value of the array with the same name and shape that the server has sent, such as
         weights. `hetfl_flwr.server.guard.Guard` then compares the size of the change, not of the array.
+    frozen : bool
+        Whether it is a weight without ``requires_grad``. Clipping and noise do not apply to it unless it has changed.
     usual : float
         The size that honest clients may reach while others are far below it, because their models or their progress
         differ. `hetfl_flwr.server.guard.Guard` accepts any size up to it. For an update, the guard uses a twentieth of
@@ -119,6 +121,7 @@ class ArraySpec:
     nonzero: bool = False
     sensitive: bool = False
     update: bool = field(default=False, compare=False, repr=False)
+    frozen: bool = field(default=False, compare=False, repr=False)
     usual: float = field(default=1.0, compare=False, repr=False)
     total: int | None = field(default=None, compare=False, repr=False)
     factors: tuple[str, ...] = field(default=(), compare=False, repr=False)

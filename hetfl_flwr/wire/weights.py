@@ -76,11 +76,12 @@ def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
 
 
 def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
-    smallest = 0.0 if name.endswith("running_var") else -most
+    smallest = 0.0 if name.rpartition(".")[2] == "running_var" else -most
     short = tensor.is_floating_point() and tensor.element_size() < 4  # NumPy lacks some of these dtypes
     kind = "float32" if short else str(tensor.dtype).removeprefix("torch.")
     least, largest = (smallest, most) if tensor.is_floating_point() else _integers(kind)
-    return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True)
+    frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+    return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True, frozen=frozen)
 
 
 def _integers(dtype: str) -> tuple[float | None, float | None]:

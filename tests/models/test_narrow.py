@@ -57,12 +57,31 @@ def test_the_weights_of_a_part_are_counted():
         ("mlp@0.001", "'body.1' has 200 channels"),
         ("fixtures.models:linear@0.5", "Flatten"),
         ("test_narrow:grouped@0.5", "'body.0' is a GroupNorm"),
+        ("test_narrow:tied@0.5", "its layers share a weight"),
     ],
 )
 def test_a_width_that_a_network_does_not_have_is_refused_in_one_line(name, said, refusal):
     line = refusal(ModelError, build_model, name, DIGITS, seed=0)
     assert f"model '{name}'" in line
     assert said in line
+
+
+def tied(spec: DataSpec) -> SplitModel:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return SplitModel(nn.Sequential(nn.Flatten(), first, second), nn.Linear(64, spec.classes))
+
+
+def frozen(spec: DataSpec) -> SplitModel:
+    first = nn.Linear(64, 64).requires_grad_(False)
+    return SplitModel(nn.Sequential(nn.Flatten(), first, nn.Linear(64, 8)), nn.Linear(8, spec.classes))
+
+
+def test_a_narrow_layer_is_frozen_where_the_wide_one_is():
+    model = build_model("test_narrow:frozen@0.5", DIGITS, seed=0)
+    learns = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    assert [name for name, does in learns.items() if not does] == ["body.1.weight", "body.1.bias"]
+    assert len(learns) == 6
 
 
 def grouped(spec: DataSpec) -> SplitModel:

@@ -102,6 +102,16 @@ def test_clipping_is_that_of_flower_s_local_dp_mod():
         np.testing.assert_allclose(mine, other, rtol=1e-6)
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_frozen_weights_have_no_noise_unless_they_have_changed(changed):
+    """Such as those of a moving average, which have no gradient and change all the same."""
+    spec = PayloadSpec((ArraySpec("w", (2, 2), "float32"), ArraySpec("b", (2,), "float32", frozen=True)))
+    sent = {"w": np.zeros((2, 2), "f4"), "b": np.ones(2, "f4")}
+    ours = private_upload({**sent, "b": sent["b"] + changed}, spec, sent, spec, config(**NOISE), 0, 1)
+    assert (ours["w"] != sent["w"]).all()
+    assert (ours["b"] == 1).all() != changed
+
+
 def test_what_is_declared_otherwise_is_no_update():
     """The sum of heads has a head's names and shapes, and is another quantity: the head itself is clipped, (3, 4)."""
     head, total = {"weight": np.float32([[3.0]]), "bias": np.float32([4.0])}, np.float32([[9.0]])
