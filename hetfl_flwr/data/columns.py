@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -119,6 +119,7 @@ _MONEY = r"[$€£¥₹₽]|USD|EUR|GBP|CHF"
 _WITH_UNIT = re.compile(rf"[+-]?(?:({_MONEY})\s*)?[+-]?\d[\d.,' \xa0\u202f]*?\s*([^\d\s.,'+-][^\d]*)?")
 _WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0*)?$"
 _CODE = r"-?(?:0|[1-9]\d*)(?:\.\d*)?"
+_DAY = r"\d{4}-\d{2}-\d{2}"
 _CODES = re.compile(r"-?([789])\1{1,5}(?:\.9)?|-2147483648|2147483647")  # 999 and the like, for a missing value
 _COUNTS = re.compile(r"X(?:\.\d+)?|index|level_\d+|Unnamed: \d+(?:\.\d+)?|\.\.\.\d+")  # a saved index
 _IDS = r"p?id|ids|u?uid|guid|ind(?:e)?x|rownames?|row|record|patient|subject|sample|person|obs|no|nr|key"
@@ -156,20 +157,21 @@ class Decision:
 _Found = tuple[Column | None, tuple[str, ...]]
 
 
-def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedArray:
+def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = (), values: Container[str | None] = ()) -> pa.ChunkedArray:
     """Return a column with texts trimmed and missing values as null.
 
-    `missing` lists words and numbers that mark missing values, in addition to `MISSING`.
+    `missing` lists words, numbers and dates that mark missing values, in addition to `MISSING`, unless they are among
+    the `values` of a category.
     """
     if is_text(cells.type):
         seen = _normalised(cells.cast(TEXT))
         trimmed = pc.utf8_trim_whitespace(seen)
         lengths = (pc.sum(pc.binary_length(one)).as_py() for one in (seen, trimmed))
         texts = seen if len({*lengths}) == 1 else trimmed  # saves a copy where nothing was trimmed
-        none = are_missing(texts, [*MISSING, *missing])
+        none = are_missing(texts, [word for word in (*MISSING, *missing) if word not in values])
         return pc.if_else(none, pa.scalar(None, TEXT), texts) if pc.any(none).as_py() else texts
     null = pa.scalar(None, cells.type)
-    if missing and _is_number(cells.type):
+    if missing and (_is_number(cells.type) or is_date(cells.type)):
         cells = pc.if_else(are_missing(cells, missing), null, cells)
     if not pa.types.is_floating(cells.type):
         return cells
@@ -180,8 +182,11 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
 def are_missing(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
     """Return a mask of the cells that are one of the given markers of missing values.
 
-    Numbers are compared by value, so -999 also matches -999.0; 007 is text.
+    Numbers are compared by value, so -999 also matches -999.0; 007 is text. Dates are compared by day.
     """
+    if is_date(cells.type):
+        days = pa.array([word for word in words if re.fullmatch(_DAY, word)], TEXT)
+        return pc.is_in(pc.strftime(cells, "%Y-%m-%d"), days)
     codes = pa.array(numbers_among(words), pa.float64())
     if not is_text(cells.type):
         return pc.is_in(cells.cast(pa.float64(), safe=False), codes)
@@ -366,7 +371,7 @@ def _are_whole(numbers: FloatArray) -> bool:
 
 
 def _note_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:
-    """Note numbers such as -999 that are far from all others, and whole numbers with leading zeros, as in codes."""
+    """Note numbers such as -999 that are far from all others, and whole numbers written as codes are."""
     known, notes = numbers[~np.isnan(numbers)], []
     values = np.unique(known)
     ends = {*values[:3].tolist(), *values[-3:].tolist()}
@@ -377,12 +382,14 @@ def _note_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> 
         codes = [value for value in like_codes if (low >= value / 2 if value < 0 else high <= value / 2)]
         if codes and (count := int(np.isin(known, codes).sum())) > 1:
             said = ",".join(f"{value:.10g}" for value in codes)
-            way_out = f"set missing-values={said} if it means a missing value"
-            notes.append(f"{said} is in {count} rows, far from all other values: {way_out}")
-    zeros = is_text(cells.type) and (known == np.floor(known)).all()
-    if zeros and len(codes := cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))):
-        way_out = "if the values are codes, name the column in categorical-columns"
+            means = f"set missing-values={said} if it means a missing value"
+            notes.append(f"{said} is in {count} rows, far from all other values: {means}")
+    way_out = "if the values are codes, name the column in categorical-columns"
+    whole = is_text(cells.type) and (known == np.floor(known)).all()
+    if whole and len(codes := cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))):
         notes.append(f"{codes[0].as_py()!r} is read as a number, without its leading zeros: {way_out}")
+    if whole and len(codes := cells.filter(pc.match_substring_regex(cells, r"^\d+[eE]\d+$"))):
+        notes.append(f"{codes[0].as_py()!r} is read as {float(codes[0].as_py()):g}: {way_out}")
     return notes
 
 
@@ -729,7 +736,7 @@ def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[
     """Return (name, note) of each column whose decimal points may be thousands separators.
 
     They may be if exactly three digits follow each point, and another column has decimal commas or other numbers of the
-    column are whole and have at least three digits.
+    column are whole. Small whole numbers count only if there are decimals that end in 0, since 3.000 may be written 3.
     """
     columns = [(one.column, cells) for one, cells in decisions if one.column and one.column.kind == "number"]
     commas = next((column.name for column, _ in columns if column.notation == COMMAS), None)
@@ -739,9 +746,10 @@ def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[
             continue
         bare = _without_unit(column, cells).drop_null()
         pointed = bare.filter(pc.match_substring(bare, "."))
-        if not len(pointed) or not _all_match(pointed, r"^[+-]?\d{1,3}\.\d{3}$"):
+        if not len(pointed) or not _all_match(pointed, r"^[+-]?[1-9]\d{0,2}\.\d{3}$"):
             continue
-        whole = bare.filter(pc.match_substring_regex(bare, r"^[+-]?\d{3,}$"))
+        digits = "*" if pc.any(pc.ends_with(pointed, "0")).as_py() else "{2,}"  # no program drops only some zeros
+        whole = bare.filter(pc.match_substring_regex(bare, rf"^[+-]?[1-9]\d{digits}$"))
         if commas is None and not len(whole):
             continue
         one = pointed[0].as_py()

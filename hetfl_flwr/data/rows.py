@@ -116,12 +116,19 @@ def _json(path: Path, encoding: str = "") -> pa.Table:
 
     Keys that a row lacks are missing values.
     """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise DataError(f"'{path}' holds an object with the key {name!r} twice: keep one of them")
+        return found
+
     text, _ = read_letters(path, encoding)
     try:
         try:
-            rows = json.loads(text)
+            rows = json.loads(text, object_pairs_hook=unique)
         except ValueError:
-            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+            rows = [json.loads(line, object_pairs_hook=unique) for line in text.split("\n") if line.strip()]
     except RecursionError:
         raise DataError(f"'{path}' holds lists or objects that are nested too deeply: flatten them") from None
     if isinstance(rows, dict) and all(isinstance(cells, dict) for cells in rows.values()):

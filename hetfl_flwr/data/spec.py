@@ -77,8 +77,10 @@ class Column:
     @property
     def input_names(self) -> tuple[str, ...]:
         """The names of its inputs; they include the unit, so that other units have other names."""
+        if self.kind == "category" and len(self.values) == 2:
+            return (f"{self.name}={self.values[1]} (else {self.values[0]})",)
         if self.kind == "category":
-            return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
+            return tuple(f"{self.name}={value}" for value in self.values)
         counted = self.unit if self.kind == "number" else "parts of a day" if self.is_clock else "days since 1970"
         return (f"{self.name} ({counted})" if counted else self.name,)
 

@@ -99,7 +99,7 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
     values, found = parse_categories(source.reading.categorical_columns, columns), []
     for name in columns:
         try:
-            cells = cleaned(whole := source.frame[name], source.reading.missing)
+            cells = cleaned(whole := source.frame[name], source.reading.missing, values.get(name, ()))
         except pa.ArrowInvalid:
             way_out = "save the file as UTF-8, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))

@@ -288,11 +288,14 @@ def _have_numbers(rows: Sequence[Sequence[str]]) -> bool:
 def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
     """Yield the cells of each row; if `first`, the number of the first row, is given, refuse unclosed quotes."""
     lines = list[str]()
+    literal = re.compile(rf"""\\([\\"'\r\n{dialect.separator}])|\\""")  # other backslashes are part of a cell
 
     def read() -> Iterator[str]:
         for line in text:
             if dialect.separator == " ":
                 line = _TRAILING.sub("", line).replace("\t", " ")
+            if dialect.escape and "\\" in line:
+                line = literal.sub(lambda found: found[0] if found[1] else r"\\", line)
             lines.append(line)
             yield line
 
@@ -321,7 +324,9 @@ def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
     if len(lines) < 2 or {*map(len, rows)} != {dialect.width}:
         return False
     columns = [[cell.strip() for cell in column if dialect.quote not in cell] for column in zip(*rows, strict=True)]
-    shapes = [{re.sub(r"\d+", "0", cell) for cell in column if not _is_none(cell)} for column in columns]
+    shapes = [
+        {re.sub(r"[+-]?\d+(?:[.,]\d+)?", "0", cell) for cell in column if not _is_none(cell)} for column in columns
+    ]
     alike = all(len({"0" in shape for shape in column}) < 2 for column in shapes)
     return alike and (len(lines) > 2 or any(len(column) == 1 and "0" in min(column) for column in shapes))
 
@@ -335,7 +340,7 @@ def _table(
     header = first[above] if above >= 0 else []
     units = _units(first[above + 1 :], dialect.width) if above >= 0 else ""
     start = above + 1 + bool(units)
-    frame = _cells(called, chain(first[start:], reader), header, dialect.width, start + 1)
+    frame = _cells(called, chain(first[start:], reader), header, dialect, start + 1)
     notes = [f"row {start} holds units, such as {units!r}: it is left out"] * bool(units) + list(frame.notes)
     if before := [cell for row in first[len(remarks) : max(0, above)] for cell in row if cell.strip()]:
         notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
@@ -464,13 +469,14 @@ def _numbers(row: Sequence[str]) -> list[bool]:
     return [NUMBER.fullmatch(cell.strip()) is not None for cell in row]
 
 
-def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
+def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], dialect: Dialect, first: int) -> Frame:
     """Return all rows below the header as unnamed columns, with notes on rows that were left out or filled up.
 
     `first` is the number of the first row.
     """
     whole, parts, kept = list[list[pa.Array]](), list[list[pa.Array]](), list[list[str]]()
     numbers, repeated, short = array("q"), list[int](), list[int]()
+    width = dialect.width
     again, at_once = _normalised(header), max(_MIN_ROWS, _AT_ONCE // width)
     turned, of_header = sorted(again), {*again}
     for number, row in enumerate(rows, start=first):
@@ -505,14 +511,25 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
     columns = [pa.chunked_array(column, TEXT) for column in zip(*whole, *parts, strict=True)]
     table = pa.table(columns, names=[*map(str, range(width))])
     footer, last = _footer(table), printable(str(table.column(0)[-1].as_py()), 40) if len(numbers) else ""
+    count = len(numbers) - footer
+    short = [one for one in short if one not in numbers[count:]]
+    _check_full(called, short, dialect.separator)
     said = {
         "repeat the header: left out": repeated,
-        "have too few cells: the rest are empty": [one for one in short if one not in numbers[len(numbers) - footer :]],
-        f"at the end have only one cell, such as {last!r}: left out": numbers[len(numbers) - footer :],
+        "have too few cells: the rest are empty": short,
+        f"at the end have only one cell, such as {last!r}: left out": numbers[count:],
     }
     notes = (f"{len(where)} rows {what} (row {where[0]})" for what, where in said.items() if where)
-    count = len(numbers) - footer
     return Frame(table.slice(0, count), row=np.array(numbers[:count], np.int64), notes=(*notes,))
+
+
+def _check_full(called: str, short: Sequence[int], separator: str) -> None:
+    """Refuse rows with too few cells between spaces: which of their cells are empty is unknown."""
+    if short and separator == " ":
+        raise DataError(
+            f"row {short[0]} of {called} has too few cells, and spaces separate its cells, so it is unknown which are "
+            "empty: write NA into empty cells, or separate cells by commas"
+        )
 
 
 def _footer(table: pa.Table) -> int:

@@ -227,20 +227,20 @@ def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dat
     if inputs and getattr(inputs[0], "ndim", None) == 1:
         vectors = np.stack([_vector(called, one, len(inputs[0])) for called, one in named])
         columns = {f"x{number}": column for number, column in enumerate(vectors.T)}
-        kinds = dict.fromkeys(columns, Value("float32"))
+        kinds = dict.fromkeys(columns, Value(str(vectors.dtype)))
         return Dataset.from_dict({**columns, "label": labels}, of_columns(**kinds, label=label))
     images = [{"bytes": _png(called, one), "path": None} for called, one in named]
     return Dataset.from_dict({"image": images, "label": labels}, of_columns(image=Image(), label=label))
 
 
-def _vector(place: str, vector: Any, size: int) -> npt.NDArray[np.float32]:
-    """Return a vector of a torch data set in single precision."""
+def _vector(place: str, vector: Any, size: int) -> npt.NDArray[np.floating[Any]]:
+    """Return a vector of a torch data set in single precision, or in double precision if single may round it."""
     if getattr(vector, "shape", None) != (size,):
         raise DataError(f"{place} is {_article(vector)}: expected a vector of {size} numbers, as item 0 is")
     numbers = torch.as_tensor(vector)
     if numbers.is_complex() or not size:
         raise DataError(f"{place} is {_article(vector)}: expected a vector of real numbers")
-    return numbers.float().numpy()
+    return (numbers.float() if numbers.is_floating_point() and numbers.itemsize < 8 else numbers.double()).numpy()
 
 
 def _series(place: str, dataset: object, classes: int | Sequence[str], column: str) -> "Dataset":

@@ -120,7 +120,7 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
         return np.full((len(frame), 1), np.nan)
     called = f"column '{name}' of '{path}'"
     try:
-        cells = cleaned(frame[name], column.missing)
+        cells = cleaned(frame[name], column.missing, column.values)
         other, surely = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ("", True)
         inputs, others = read(replace(column, notation=other) if other else column, cells)
     except pa.ArrowException:

@@ -109,7 +109,8 @@ NOTATIONS = {
             (["2.107", "114", "950"], ["2.107 is read as 2.107", "if you mean that"]),
             (["1.107", "1037", "1.050"], ["1.107 is read as 1.107", "if you mean that"]),
             (["2.107", "1.14", "950"], []),
-            (["1.107", "3", "12.050"], []),
+            (["1.107", "3", "12.055"], []),
+            (["1.250", "3", "12.800"], ["1.250 is read as 1.25", "if you mean that"]),
         )
     },
     **{
@@ -263,6 +264,24 @@ class TestKinds:
         assert other.inputs[:4, 1:].tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
         assert noted(other, "10 values", "Bonn, Oslo, Rome")
 
+    def test_a_listed_value_is_not_missing(self):
+        found = column(["EU", "NA", "AS", ""] * 10, categorical_columns="x:EU|NA|AS")
+        assert found.inputs[:4, 1:].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+    def test_two_values_are_both_in_the_name(self):
+        """So that clients with other values do not match."""
+        names = [column(cells * 20).input_names[1] for cells in (["1-mild", "3-severe"], ["2-fair", "3-severe"])]
+        assert len({*names}) == 2
+
+    @pytest.mark.parametrize(("cells", "said"), [(["1207", "12E4", "9E3"], True), (["1.5", "12E4", "9E3"], False)])
+    def test_whole_numbers_with_an_exponent_may_be_codes(self, cells, said):
+        assert noted(column(turns(*cells)), "'12E4'") == said
+
+    def test_a_day_may_mark_a_missing_value(self):
+        days = pd.Series(pd.to_datetime(turns("2024-03-31", "1900-01-01")))
+        found = column(days, form="parquet", missing_values="1900-01-01")
+        assert np.isnan(found.inputs[:, 1]).tolist() == [False, True] * (ROWS // 2)
+
     @pytest.mark.parametrize("form", ["{},5", "{}.5", "{} kg", "1.00{},5"])
     def test_numbers_wanted_among_other_texts_are_read_in_the_notation_of_most(self, form):
         """Without the key they are a category, and the note counts as numbers what the key reads as such."""
@@ -328,7 +347,7 @@ class TestKinds:
         rows = {"patient": NUMBERS, "ward": ["W"] * ROWS, "day": ["2024-01-01", "2024-01-02"] * 20}
         lay(tmp_path / "uci" / "ilpd", {"train.csv": rows | {"label": [1, 2] * 20}})
         found = arrays_of("ilpd", data_dir=tmp_path)
-        assert found.input_names == ("patient", "ward=W", "day=2024-01-02")
+        assert found.input_names == ("patient", "ward=W", "day=2024-01-02 (else 2024-01-01)")
         assert found.notes == (f"'{tmp_path}/uci/ilpd' has 40 samples, and the published data set 583",)
 
 

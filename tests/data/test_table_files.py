@@ -84,6 +84,11 @@ LAYOUTS = {
         {**RIGHT, "y": ['the "best"'] * 60},
         ["backslashes"],
     ),
+    "other backslashes": (
+        "note,smoker,y\n" + '"a \\"b\\" in C:\\new","\\N","c\\\\d"\n' * 60,
+        {"note": ['a "b" in C:\\new'] * 60, "smoker": ["\\N"] * 60, "y": ["c\\d"] * 60},
+        ["backslashes"],
+    ),
     **{
         f"blanks {by!r}": ("".join(by.join(row) + "\n" for row in [NAMES, *SHORT]), SHORT_RIGHT, None)
         for by in (" ", "   ", " \t")
@@ -425,7 +430,7 @@ class TestSheets:
         book["t"].merge_cells("A22:A41")
         book.save(tmp_path / "t.xlsx")
         arrays = own(tmp_path / "t.xlsx")
-        assert arrays.input_names == ("ward=south", "stay")
+        assert arrays.input_names == ("ward=south (else north)", "stay")
         assert arrays.inputs.tolist() == [[float(row >= 20), row / 4] for row in range(40)]
 
     def test_formulas_are_their_values_and_refused_without(self, tmp_path, refusal):
@@ -625,6 +630,16 @@ BAD = {
         {},
         ["b.csv'", "row 11"],
     ),
+    "a quote that the next closes, beside signs": (
+        {"b.csv": "x,c,y\n" + '0.25,"Eve",b\n' * 9 + '-1.25,"big,b\n0.75,small",b\n' + '3.5,"Eve",a\n' * 30},
+        {},
+        ["row 11,"],
+    ),
+    "an empty cell between spaces": (
+        {"b.csv": "age bp y\n" + "1 2 u\n" * 9 + "3  v\n" + "4 5 v\n" * 20},
+        {},
+        ["row 11 of", "b.csv'", "spaces", "NA"],
+    ),
     "quotes that meet": (
         {"b.csv": "age,name,bp,y\n" + "30,Eve,5,u\n" * 9 + '3,"Ann,5,u\n30,Eve,5,u\n4,Bob",5,v\n' + "30,Eve,5,v\n" * 9},
         {},
@@ -674,6 +689,7 @@ BAD = {
     ),
     "a label that is not there": ({"b.csv": WARD}, {"label_column": "yy"}, ["'yy'", "label-column"]),
     "two labels": ({"b.csv": WARD}, {"label_column": "y,bp"}, ["2 columns"]),
+    "a key twice": ({"b.json": '{"age": 1, "age": 2, "bp": 3, "y": "u"}'}, {}, ["b.json'", "'age' twice"]),
     "deep": ({"b.json": '{"a": 1, "y": 0}\n{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"}, {}, ["b.json'"]),
     **{f"no rows: {text}": ({"b.json": text}, {}, ["b.json'"]) for text in ("3", "[null, {}]", "[[1], [2]]")},
     "no parquet": ({"b.parquet": b"PAR1 and no more"}, {}, ["b.parquet'", "Parquet magic"]),

@@ -128,6 +128,13 @@ def test_vectors_of_torch_are_a_table_of_numbers(dtype):
     assert arrays.labels.tolist() == labels.tolist()
 
 
+def test_vectors_keep_double_precision():
+    """As seconds since 1970 need it."""
+    vectors = 1.7e9 + torch.arange(ROWS, dtype=torch.float64)[:, None]
+    arrays = read(stored(TensorDataset(vectors, torch.arange(ROWS) % 2))[0])
+    assert (arrays.inputs.double() + torch.as_tensor(arrays.centre)).flatten().tolist() == vectors.flatten().tolist()
+
+
 def test_colours_and_names_of_classes_are_kept():
     images = torch.randint(256, (12, 3, 6, 5), dtype=torch.uint8)
     arrays = read(stored(Pairs(images, [0, 1] * 6, ["cat", "dog"]))[0])
