@@ -398,8 +398,8 @@ class RunConfig(BaseModel):
 
     augment: Literal["none", "crop", "flip", "crop-flip"] = "none"
     """Random augmentation of training images, new in each batch. crop: shift by up to an eighth of each side, padded
-    with 0; flip: mirror with probability 1/2; crop-flip: both. Images for evaluation, public samples and their
-    embeddings are not augmented."""
+    with 0; flip: mirror with probability 1/2; crop-flip: both. Images are not augmented for evaluation, nor public
+    samples for their predictions and embeddings."""
 
     pooled: bool = False
     """Each client trains on the training samples of all clients and tests on its own test samples: an upper bound to

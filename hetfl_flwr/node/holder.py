@@ -246,7 +246,8 @@ class Holder:
         if self._built is not None:
             self._built.put_back(client)
         if saved is not None:
-            client.numbers = dict(saved.numbers)
+            if numbers := {name: n for name, n in saved.numbers.items() if not name.startswith(ASIDE)}:
+                client.numbers = numbers
             for name, module in client.modules().items() if not untouched else ():
                 self._load(name, module, under(f"{name}.", saved.tensors))
 
@@ -270,7 +271,7 @@ class Holder:
         moments, kept = self.client._optimizers.end(), self._saved.tensors
         live = self._live if self._live and self._live[0] is kept and self._live[1] is moments else None
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
-        tensors = live[2] if live else {**aside, **networks(self.client), **moments}
+        tensors = live[2] if live else {**aside, **self._unused(), **networks(self.client), **moments}
         figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(ASIDE)}
         self._write(ClientState(tensors, {**_python_numbers(self.client.numbers, self._name), **figures}, round))
         if live is None and self._built is not None:
@@ -280,6 +281,12 @@ class Holder:
         self._untouched = True
         if self._built is not None:
             self._built.weights = None
+
+    def _unused(self) -> dict[str, Tensor]:
+        """Return the saved moments of optimizers that the client has not used in this round."""
+        names = (*self.client.modules(), *self.client._optimizers.names)
+        used = (*ASIDE, INPUTS, *(f"{name}." for name in names))
+        return {key: tensor for key, tensor in self._saved.tensors.items() if not key.startswith(used)}
 
     @cached_property
     def _constants(self) -> list[nn.Module]:

@@ -9,11 +9,13 @@ import torch
 from fixtures.federations.nodes import linear_node
 
 from clients.local import LocalClient
+from hetfl_flwr import SEEN
 from hetfl_flwr.client import Metrics
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.methods import find, names
 from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
+from hetfl_flwr.wire.spec import Arrays
 from simulations.testing.contract import entries
 
 HALF_RIGHT = [[1.0, 0.0], [0.0, 1.0]]
@@ -56,6 +58,35 @@ def test_a_state_is_of_the_last_message_though_its_model_was_measured_in_an_earl
     state = node.read_state()
     assert "best.head.weight" in state.tensors
     assert state.round == 9
+
+
+class Alternating(LocalClient):
+    """Trains with one optimizer in odd rounds and with another in even ones, and counts its rounds from 10 on."""
+
+    def __init__(self, node: Any) -> None:
+        super().__init__(node)
+        self.numbers["rounds"] = 10
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        self.numbers["rounds"] += 1
+        optimizer = self.optimizer("odd" if round % 2 else "even")
+
+        def loss(inputs: Any, labels: Any) -> Any:
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        samples, _ = self.train(self.batches(round), loss, optimizer)
+        return {}, {SEEN: samples}
+
+
+def test_numbers_and_moments_last_whenever_they_are_used():
+    """Also the numbers of the constructor, if the client is evaluated before its first round."""
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True, optimizer="adam")
+    Holder(Alternating(node)).measure({}, 0)
+    for round in (1, 2, 3):
+        Holder(Alternating(node)).learn({}, round)
+    state = node.read_state()
+    assert state.numbers["rounds"] == 13
+    assert [float(state.tensors[f"{name}.0.step"]) for name in ("odd", "even")] == [2, 1]
 
 
 def test_the_best_model_is_not_chosen_by_test_samples():
