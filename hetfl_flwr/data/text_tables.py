@@ -414,7 +414,8 @@ def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
     """Return whether the first cells are row names, as R writes them, and rows are not shifted by a decimal comma.
 
     Row names are distinct, and are quoted, or words, or count from 1. Decimal commas turn one column into two columns
-    of whole numbers, and then there are no numbers with a decimal point.
+    of whole numbers, and then there are no numbers with a decimal point. A comma turns one column of texts into two
+    columns without numbers.
     """
     names = [row[0] for row in rows]
     numbers = any(_numbers(names))
@@ -423,6 +424,8 @@ def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
         return False
     if dialect.separator != "," or (numbers and dialect.quoted):
         return True
+    if len(rows[0]) == 2 and not dialect.quoted and not any(any(_numbers(row)) for row in rows):
+        return False
     columns = [*zip(*rows, strict=True)][counting and len(rows[0]) > 2 :]
     whole = [all(re.fullmatch(r"[+-]?\d+", cell) for cell in column) for column in columns]
     halves = any(before and all(map(str.isdecimal, column)) for before, column in zip(whole, columns[1:], strict=False))

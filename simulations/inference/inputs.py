@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.data.columns import cleaned, numbers_among, read, rival
+from hetfl_flwr.data.columns import ABSENT, NO_NUMBER, are_missing, cleaned, numbers_among, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import Pixels
@@ -136,7 +136,8 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
     infinite = np.flatnonzero((np.abs(stored) > np.finfo(np.float32).max).any(axis=1))
     if len(infinite):
         raise DataError(f"row {frame.numbers[infinite[0]]} of '{path}' has an infinite {name}")
-    if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
+    absent = others & are_missing(cells, [*NO_NUMBER, *ABSENT]).fill_null(False).to_numpy() if others.any() else others
+    if column.kind != "category" and not column.constant and (others > absent).any() and np.isnan(stored).all():
         raise DataError(
             f"none of the {others.sum()} values of {called} is a {column.kind} as in training, {column.notation}: "
             "use the same notation"

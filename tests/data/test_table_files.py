@@ -108,6 +108,11 @@ LAYOUTS = {
             *(('"{}00"', by, "7") for by in ",\t"),
         )
     },
+    "no names of rows: texts with a comma": (
+        "t\n" + "".join(f"word {row}, and more\n" for row in range(9)),
+        {"word 0": [f"word {row}" for row in range(1, 9)], "and more": ["and more"] * 8},
+        ["lines above row 2 are left out, such as 't'"],
+    ),
     "years beside names of rows": (
         ",1940,1945\n" + "".join(f"r {row},{row}.5,1\n" for row in range(9)),
         {"Unnamed: 0": [f"r {row}" for row in range(9)], "1940": [f"{row}.5" for row in range(9)], "1945": ["1"] * 9},

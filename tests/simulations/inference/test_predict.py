@@ -229,8 +229,9 @@ class TestTables:
         frame = pd.read_csv(home / "patients.csv", dtype=str)
         frame.assign(age="12 y").to_csv(home / "p.csv", index=False)
         assert "'age'" in refusal(DataError, predict, table, home / "p.csv", client=0)
-        frame.assign(age=None).to_csv(home / "p.csv", index=False)
-        assert len(predict(table, home / "p.csv", client=0).classes) == len(frame)
+        for empty in (None, "unknown", "NULL"):
+            frame.assign(age=empty).to_csv(home / "p.csv", index=False)
+            assert len(predict(table, home / "p.csv", client=0).classes) == len(frame)
 
     def test_the_command_writes_a_file(self, table, home):
         done = invoke("predict", table, "patients.csv", "--client", 1, "--out", "out.csv")
