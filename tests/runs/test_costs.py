@@ -14,6 +14,7 @@ from hetfl_flwr.models import build_model
 from hetfl_flwr.node import meter
 from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.runs.record import Round, total_costs
+from hetfl_flwr.wire.cost_metrics import together
 from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
 
@@ -108,6 +109,7 @@ def test_costs_add_up_but_for_memory():
     clients = [{"0": {"flops": 3.0, "peak-memory": 5.0}, "1": {"flops": 4.0, "loss": 1.0}}, {"0": {"peak-memory": 7.0}}]
     rounds = [Round(number, 0.0, clients=one) for number, one in enumerate(clients)]
     assert total_costs(rounds) == {"flops": 7.0, "peak-memory": 7.0}
+    assert together("flops", [1e308, 1e308]) == sys.float_info.max  # what no file could hold
 
 
 def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(tmp_path, make_config, run_federation):
