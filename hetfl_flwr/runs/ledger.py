@@ -67,7 +67,7 @@ class Ledger:
         measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         clients = {str(client): dict(values) for client, values in measured.items()}
-        for client, own in _training_metrics(trained.replies).items():
+        for client, own in _training_metrics([*trained.replies, *trained.left_out]).items():
             known = clients.setdefault(str(client), {})  # evaluation metrics take precedence
             known |= {key: value for key, value in own.items() if key not in {EXAMPLES, *known}}
         for client_id, traffic in trained.traffic.items():
