@@ -221,6 +221,20 @@ def test_evaluations_come_when_due_and_everyone_is_measured_at_the_end(play):
         assert entry["accuracy"] == (pytest.approx(np.mean(list(latest.values()))) if new else None)
 
 
+def test_the_traffic_of_every_evaluation_counts_in_the_last_round_too(play, monkeypatch):
+    """Client 2 is slow, so an evaluation that was due earlier comes in the last round, before that of all clients."""
+    take, taken = LocalExchange._take, list[int]()
+
+    def counted(self: LocalExchange, outcome: Outcome) -> Request:
+        sent = take(self, outcome)
+        taken.extend([sent.traffic.wire_up + sent.traffic.wire_down] * (sent.kind == MessageType.EVALUATE))
+        return sent
+
+    monkeypatch.setattr(LocalExchange, "_take", counted)
+    rounds = entries(play(clients=3, rounds=3, client_seconds="1,1,20"))
+    assert sum(entry["evaluation_wire"] for entry in rounds) == sum(taken)
+
+
 def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_up(
     make_config, run_federation, monkeypatch
 ):
