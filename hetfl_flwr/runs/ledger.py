@@ -65,7 +65,10 @@ class Ledger:
             self._changes = changes
             self._members |= {member.client_id: member for member in federation.roster}
         measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
-        self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        tested = {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        self._samples |= tested
+        for client in (client for client, count in tested.items() if not count):
+            measured[client].pop("loss", None)  # of no samples, clients report 0
         clients = {str(client): dict(values) for client, values in measured.items()}
         for client, own in _training_metrics([*trained.replies, *trained.left_out]).items():
             known = clients.setdefault(str(client), {})  # evaluation metrics take precedence
