@@ -72,8 +72,9 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
     """Run the remaining rounds; the run folder is written before the checkpoint and all other callbacks."""
     config, ledger = results.config, results.ledger
     if ledger.noise:
-        terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
-        log(INFO, "\t├── privacy: %s, one per round; %s", *terms)
+        more = " (fast clients of an asynchronous run upload more often)" * isinstance(rounds, AsyncRounds)
+        terms = guarantee(config.noise_multiplier, config.rounds), more, caveats(ledger.noise)
+        log(INFO, "\t├── privacy: %s, one per round%s; %s", *terms)
     if results.engine != "local":
         command = resume_command(results.folder, results.engine, config.algorithm)
         log(INFO, "\t├── to run longer, raise rounds in the file; if the run stops, continue it with: %s", command)

@@ -22,6 +22,7 @@ from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import batches_a_round, descend, make_optimizer
 from hetfl_flwr.models import SplitModel, parse_models, trainable_count
+from hetfl_flwr.node.meter import operation_counter
 from hetfl_flwr.seeding import seeded
 
 TIMED = 3
@@ -128,8 +129,6 @@ def _measured(
     config: RunConfig, samples: Samples, model: SplitModel, speed: float | None, enough: float
 ) -> tuple[float, float]:
     """Return the seconds of a step and the bytes that training takes; skip timing if the first step takes too long."""
-    from torch.utils.flop_counter import FlopCounterMode  # imports triton
-
     inputs, labels = samples.batch(torch.arange(min(config.batch_size, len(samples))))
     optimizer = make_optimizer(config, model.parameters())
 
@@ -140,7 +139,7 @@ def _measured(
             torch.cuda.synchronize(inputs.device)
         return perf_counter() - began
 
-    with FlopCounterMode(display=False) as counter, _kept_for_backward(model) as kept:
+    with operation_counter() as counter, _kept_for_backward(model) as kept:
         first = step()
     tensors = [*model.parameters(), *(one.grad for one in model.parameters() if one.grad is not None)]
     tensors += [*model.buffers(), *(each for state in optimizer.state.values() for each in state.values())]

@@ -5,19 +5,22 @@ nor RAPL can be read.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache, partial
 from importlib import import_module
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from time import perf_counter, process_time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
 from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 """Files in which Linux reports the peak memory of this process, and through which the peak is reset."""
@@ -31,8 +34,7 @@ class Meter:
 
     On exit, `costs` holds ``cpu-seconds``, ``wall-seconds``, ``peak-memory`` (bytes of the process: on Linux since the
     meter was entered, elsewhere since the process started), ``device-memory`` (bytes on a CUDA device), ``flops`` and
-    ``joules``. PyTorch's counter counts the floating-point operations of matrix products, convolutions and attention,
-    forward and backward. It slows small networks down: seconds and joules then include the counting.
+    ``joules``. `operation_counter` slows small networks down: seconds and joules then include the counting.
     """
 
     def __init__(self, wanted: frozenset[str], device: torch.device) -> None:
@@ -80,15 +82,39 @@ class Meter:
         }
 
     def _flops(self) -> Callable[[], Mapping[str, float]]:
-        from torch.utils.flop_counter import FlopCounterMode
-
-        counter = self._stack.enter_context(FlopCounterMode(display=False))
+        counter = self._stack.enter_context(operation_counter())
         return lambda: {FLOPS: float(counter.get_total_flops())}
 
     def _energy(self) -> Callable[[], Mapping[str, float]]:
         sources = _joules(self._device)
         before = [(read, read(), whole) for read, whole in sources]
         return lambda: {JOULES: sum((read() - start) % whole for read, start, whole in before)} if before else {}
+
+
+def operation_counter() -> "FlopCounterMode":
+    """Return PyTorch's counter of the floating-point operations of matrix products, convolutions and attention.
+
+    Forward and backward count. PyTorch has no formulas for the operators that compute LSTM layers, on CUDA also other
+    recurrent layers, in one piece, nor for attention on the CPU; they are added.
+    """
+    from torch.utils import flop_counter  # imports triton
+
+    aten, torchs = torch.ops.aten, cast(Any, flop_counter)
+    forwards, backwards = torchs.sdpa_flop_count, torchs.sdpa_backward_flop_count
+    formulas: dict[Any, Callable[..., Any]] = {
+        aten.mkldnn_rnn_layer: lambda inputs, *weights, **_: _recurrent(inputs, weights[:2]),
+        aten.mkldnn_rnn_layer_backward: lambda inputs, *weights, **_: 2 * _recurrent(inputs, weights[:2]),
+        aten._cudnn_rnn: lambda inputs, weights, *_, **__: _recurrent(inputs, weights),
+        aten._cudnn_rnn_backward: lambda inputs, weights, *_, **__: 2 * _recurrent(inputs, weights),
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: forwards(*shapes[:3]),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: backwards(*shapes[:4]),
+    }
+    return flop_counter.FlopCounterMode(display=False, custom_mapping=formulas)
+
+
+def _recurrent(inputs: Sequence[int], weights: Iterable[Sequence[int]]) -> int:
+    """Return the operations of the forward pass, from shapes: each step multiplies with every matrix of weights."""
+    return 2 * prod(inputs[:-1]) * sum(prod(shape) for shape in weights if len(shape) == 2)
 
 
 def _peak() -> int:

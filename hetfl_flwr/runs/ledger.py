@@ -11,13 +11,14 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.record import QUALITIES, ClientRecord, PerClass, Round, Summary, client_of, summary_of
-from hetfl_flwr.server.exchange import Traffic
+from hetfl_flwr.server.exchange import Reply, Traffic
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import unlike_columns
 from hetfl_flwr.server.rounds import RoundResult
 from hetfl_flwr.server.upload_counts import UploadCounts
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.cost_metrics import COST_METRICS, together
+from hetfl_flwr.wire.messages import EXAMPLES, SEEN
 from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon
 from hetfl_flwr.wire.spec import Arrays
@@ -64,11 +65,14 @@ class Ledger:
             self._changes = changes
             self._members |= {member.client_id: member for member in federation.roster}
         measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
-        self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        tested = {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        self._samples |= tested
+        for client in (client for client, count in tested.items() if not count):
+            measured[client].pop("loss", None)  # of no samples, clients report 0
         clients = {str(client): dict(values) for client, values in measured.items()}
-        for reply in trained.replies:
-            known = clients.setdefault(str(reply.client_id), {})  # evaluation metrics take precedence
-            known |= {key: value for key, value in reply.metrics.items() if key not in {EXAMPLES, *known}}
+        for client, own in _training_metrics([*trained.replies, *trained.left_out]).items():
+            known = clients.setdefault(str(client), {})  # evaluation metrics take precedence
+            known |= {key: value for key, value in own.items() if key not in {EXAMPLES, *known}}
         for client_id, traffic in trained.traffic.items():
             self._traffic.setdefault(client_id, Traffic()).add(traffic)
         evaluation = _total(evaluated.traffic.values())
@@ -186,6 +190,17 @@ class Ledger:
                 epsilon=self.epsilon(self.uploads.counts.get(client, 0)),
                 class_names=list(member.class_names) or None,
             )
+
+
+def _training_metrics(replies: Iterable[Reply]) -> dict[int, dict[str, float]]:
+    """Return each client's metrics of training: costs and ``samples-seen`` of all replies, the others of the last."""
+    found: dict[int, dict[str, float]] = {}
+    for reply in replies:
+        own = found.setdefault(reply.client_id, {})
+        for key, value in reply.metrics.items():
+            adds = key in own and key in (SEEN, *COST_METRICS)
+            own[key] = together(key, (own[key], value)) if adds else value
+    return found
 
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:

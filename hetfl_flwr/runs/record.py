@@ -31,7 +31,7 @@ from hetfl_flwr.common.files import as_json, read_file
 from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.errors import Failure, RunFolderError
 from hetfl_flwr.text import LONGEST_NAME, printable
-from hetfl_flwr.wire.cost_metrics import COST_METRICS, DEVICE_MEMORY, MEMORY
+from hetfl_flwr.wire.cost_metrics import COST_METRICS, together
 
 T = TypeVar("T")
 
@@ -111,6 +111,9 @@ class Round:
     or were refused. Valid uploads that the server leaves out are not failures, since they may come from honest
     clients: ``outliers`` are those that the guard left out, ``not_averaged`` the clients whose uploads a robust
     average excluded, in part or in full.
+
+    ``clients`` has the metrics of each client's evaluation and training. If it trained several times, its costs and
+    ``samples-seen`` are sums, its memory is the maximum, and ``train-loss`` and so on are those of the last time.
     """
 
     round: Count
@@ -319,7 +322,7 @@ def client_of(
 def total_costs(rounds: Iterable[Round]) -> dict[str, float]:
     """Return the training costs of all clients together, by name.
 
-    Seconds, floating-point operations and joules are summed; of memory in bytes, the maximum is returned.
+    They are combined by `hetfl_flwr.wire.cost_metrics.together`.
     """
     found: dict[str, list[float]] = {}
     for entry in rounds:
@@ -327,7 +330,7 @@ def total_costs(rounds: Iterable[Round]) -> dict[str, float]:
             for name in COST_METRICS:
                 if name in own:
                     found.setdefault(name, []).append(own[name])
-    return {name: max(values) if name in (MEMORY, DEVICE_MEMORY) else sum(values) for name, values in found.items()}
+    return {name: together(name, values) for name, values in found.items()}
 
 
 def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> dict[str, Any]:

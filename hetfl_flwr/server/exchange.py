@@ -24,6 +24,7 @@ from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import halved
+from hetfl_flwr.wire.cost_metrics import COST_METRICS
 from hetfl_flwr.wire.messages import EXAMPLES, SEEN, SHARE, STAGES
 from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.samples import MAX_SHARED, public_samples
@@ -250,6 +251,8 @@ class Outcome:
     """By client id."""
     sizes: dict[int, Sizes] = field(default_factory=dict)
     """The sizes of the uploads by client id, for the guard."""
+    left_out: list[Reply] = field(default_factory=list)
+    """The replies of the outliers, with only their costs."""
 
     def ordered(self) -> "Outcome":
         """Return the outcome sorted by client id, independent of the order in which replies arrived."""
@@ -259,12 +262,14 @@ class Outcome:
             sorted(self.failures, key=by),
             sorted(self.outliers, key=by),
             dict(sorted(self.traffic.items())),
+            left_out=sorted(self.left_out, key=by),
         )
 
     def add(self, other: "Outcome") -> None:
-        """Add the failures, outliers and traffic of another exchange, but not its replies."""
+        """Add the failures, outliers and traffic of another exchange, but not its valid replies."""
         self.failures += other.failures
         self.outliers += other.outliers
+        self.left_out += other.left_out
         for client_id, traffic in other.traffic.items():
             self.traffic.setdefault(client_id, Traffic()).add(traffic)
 
@@ -390,6 +395,9 @@ class Exchange(ABC):
         if not far:
             return
         members = {member.client_id: member for member in self.roster}
+        for reply in (reply for reply in result.replies if reply.client_id in far):
+            costs = {name: reply.metrics[name] for name in COST_METRICS if name in reply.metrics}
+            result.left_out.append(Reply(reply.client_id, costs))
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
             line = f"{members[client_id]}: {why}: left out (outlier-factor = {self.config.outlier_factor:g})"

@@ -200,7 +200,8 @@ class AsyncRounds(Rounds):
             self._take(number, played)
         if self._last and len(played.trained.replies) >= config.min_clients:
             self._evaluation.forget(members)
-            played.evaluated = self._evaluation.evaluate(number, played.arrays)
+            earlier, played.evaluated = played.evaluated, self._evaluation.evaluate(number, played.arrays)
+            played.evaluated.add(earlier)
 
     def _take(self, number: int, played: RoundResult) -> None:
         """Wait for a reply, aggregate its upload, and send the client its next message."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.errors import ConfigError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 
 if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
@@ -115,13 +115,24 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     checkpoint, _ = choose(folder, accept_loss=chosen.get("accept-loss") is True)
     before = resolve(RunConfig.from_flat(checkpoint.at["config"]))
-    asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
+    rounds = max(before.rounds, _rounds_asked(folder))
+    asked = before.with_values({"rounds": rounds, **chosen, "output-dir": str(folder), "resume": True})
     settled = resolved(asked, "local")
     if asked.rounds < checkpoint.round:
-        rounds = option(f"--rounds {asked.rounds}", f"rounds={asked.rounds}")
-        less = f"{folder} has reached round {checkpoint.round}, and {rounds} is less"
+        named = option(f"--rounds {asked.rounds}", f"rounds={asked.rounds}")
+        less = f"{folder} has reached round {checkpoint.round}, and {named} is less"
         raise ConfigError(f"{less}: give a larger number, or another folder")
     return settled, checkpoint.at["run"]
+
+
+def _rounds_asked(folder: Path) -> int:
+    """Return the rounds in a run's config: more than in its checkpoint if it was then extended; 0 if unreadable."""
+    from hetfl_flwr.runs.settings import config_of
+
+    try:
+        return config_of(folder).rounds
+    except HetflError:
+        return 0
 
 
 @contextmanager

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from fixtures.folders.reached import summary_of
+from fixtures.zoo import samples
 
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models import build_model
 from hetfl_flwr.node import meter
 from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.runs.record import Round, total_costs
+from hetfl_flwr.wire.cost_metrics import together
 from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
 
@@ -24,6 +28,32 @@ def test_operations_are_those_of_the_products():
     with Meter(frozenset({"flops"}), CPU) as measured:
         layer(inputs).sum().backward()
     assert measured.costs == {"flops": 2 * 2 * 5 * 7 * 3}
+
+
+def test_operations_of_an_lstm_are_those_that_one_counts_by_hand():
+    """Each token is multiplied by 4 H x (H + H) weights; both linear layers and the LSTM take twice that backwards."""
+    spec = DataSpec(shape=(25,), classes=2, vocabulary=50)
+    model, texts = build_model("lstm1", spec, seed=0), samples(spec, 5)
+    forwards = 2 * 5 * (25 * 400 * 200 + 100 * 100 + 100 * 2)
+    with Meter(frozenset({"flops"}), CPU) as measured, torch.no_grad():
+        model(texts)
+    assert measured.costs == {"flops": forwards}
+    with Meter(frozenset({"flops"}), CPU) as measured:
+        model(texts).sum().backward()
+    assert measured.costs == {"flops": 3 * forwards}
+
+
+def test_operations_of_an_lstm_on_cuda_and_of_attention_count():
+    """On the meta device, cuDNN's LSTM of 6 inputs and 4 states, for 5 texts of 3 tokens; two heads of width 8."""
+    weights = [torch.empty(shape, device="meta") for shape in ((16, 6), (16, 4), (16,), (16,))]
+    inputs, state = torch.empty(3, 5, 6, device="meta"), torch.empty(1, 5, 4, device="meta")
+    with Meter(frozenset({"flops"}), CPU) as measured:
+        torch.ops.aten._cudnn_rnn(inputs, weights, 4, None, state, state, 2, 4, 0, 1, False, 0.0, True, False, [], None)
+    assert measured.costs == {"flops": 2 * 3 * 5 * 16 * (6 + 4)}
+    heads = torch.ones(1, 2, 7, 8, requires_grad=True)
+    with Meter(frozenset({"flops"}), CPU) as measured:
+        torch.nn.functional.scaled_dot_product_attention(heads, heads, heads).sum().backward()
+    assert measured.costs == {"flops": (2 + 5) * 2 * 2 * 7 * 7 * 8}  # backward multiplies the scores again
 
 
 def test_seconds_are_those_between():
@@ -79,6 +109,7 @@ def test_costs_add_up_but_for_memory():
     clients = [{"0": {"flops": 3.0, "peak-memory": 5.0}, "1": {"flops": 4.0, "loss": 1.0}}, {"0": {"peak-memory": 7.0}}]
     rounds = [Round(number, 0.0, clients=one) for number, one in enumerate(clients)]
     assert total_costs(rounds) == {"flops": 7.0, "peak-memory": 7.0}
+    assert together("flops", [1e308, 1e308]) == sys.float_info.max  # what no file could hold
 
 
 def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(tmp_path, make_config, run_federation):

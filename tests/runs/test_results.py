@@ -32,6 +32,7 @@ from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, figures_of, round_line
 from hetfl_flwr.runs.settings import new_folder
 from hetfl_flwr.seeding import generator
+from simulations.engine.run import run_locally
 from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
 from strategies.fedhe import FedHe
@@ -436,6 +437,22 @@ def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_fe
     grid = Meddled(other, run=8)
     grid.engine = "deployment"
     assert "seed = 0" in refusal(RunFolderError, run_federation, other, grid, run_id=8)
+
+
+class DiesAfter4(RoundCallback):
+    def round(self, entry):
+        if entry.round == 4:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_died_while_it_was_extended_goes_on_to_the_new_end(tmp_path):
+    """Its only checkpoint is that of its first end."""
+    kept = {"output-dir": str(tmp_path / "run"), "checkpoint-every": 0}
+    run_locally({"algorithm": "local", "models": "mlp", "clients": 2, "rounds": 2, **kept}, progress=False)
+    with pytest.raises(Interrupted):
+        run_locally({**kept, "rounds": 6}, resume=True, progress=False, callbacks=[DiesAfter4()])
+    assert Checkpoint.read(tmp_path / "run").round == 2
+    assert [line["round"] for line in entries(run_locally(kept, resume=True, progress=False))] == list(range(7))
 
 
 def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):

@@ -10,6 +10,8 @@ from fixtures.folders.reached import clients_of, reached, server_state
 from fixtures.tiers import exhaustive
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.runs.record import read_rounds
+from hetfl_flwr.runs.trackers import scalars
 from hetfl_flwr.server import rounds
 from hetfl_flwr.server.roster import draw_to_evaluate
 from simulations.engine.clients import FIRST_NODE
@@ -123,6 +125,19 @@ def test_means_are_over_those_that_were_drawn_and_the_last_over_all(make_config,
     clients = clients_of(half)
     assert sum(client["accuracy_before"] is None for client in clients) == 2
     assert all(client["accuracy"] is not None for client in clients)
+
+
+def test_a_client_without_test_rows_has_no_loss(make_config, run_federation, tmp_path):
+    """Client c has two rows, both to train on."""
+    rows = [f"{row % 7},{row % 2},{'c' if row > 99 else 'ab'[row // 50]}" for row in range(102)]
+    (tmp_path / "rows.csv").write_text("\n".join(["x,label,who", *rows]))
+    keys = {"dataset": str(tmp_path / "rows.csv"), "label_column": "label", "partition": "natural:who", "clients": 3}
+    folder = run_federation(make_config(algorithm="local", models="mlp", rounds=1, **keys))
+    assert [client["test"] for client in clients_of(folder)][2] == 0
+    for entry in read_rounds(folder):
+        own = [client["loss"] for client in entry.clients.values() if "loss" in client]
+        assert len(own) == 2
+        assert scalars(entry)["loss"] == pytest.approx(sum(own) / 2)
 
 
 def test_an_asynchronous_run_asks_as_many(make_config, run_federation, tmp_path):

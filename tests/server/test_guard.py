@@ -430,7 +430,8 @@ def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federati
     rounds = entries(run_federation(its, Boasting(its, "test", claims)))
     assert len(rounds) == 3
     for entry in rounds if keys["algorithm"] == "fedavg" else rounds[::2]:  # asynchronously, after the next upload
-        [failure] = entry["failures"]
+        failure, *others = entry["failures"]
+        assert others == ([failure] if entry["round"] and keys["algorithm"] != "fedavg" else [])  # due, and at the end
         assert (failure["partition"], failure["stage"]) == (1, "evaluate")
         assert failure["reason"].startswith("client 1 (mlp): metric 'num-examples' is 1099511627776, ")
         assert keys["algorithm"] != "fedavg" or entry["global_accuracy"] > 0.01
@@ -475,6 +476,20 @@ def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path,
     for entry in rounds[1:]:
         assert [outlier["partition"] for outlier in entry["outliers"]] == [1]
         assert all("train-loss" in entry["clients"][honest] for honest in "023")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_upload_that_is_set_aside_has_cost_no_less(mode, tmp_path, run_federation):
+    """All networks are the same, and an honest client trains at least once a round."""
+    keys = {"algorithm": "fedhe", "rounds": 3, "fedhe.mode": mode, "evaluate_every": 3, "costs": "flops"}
+    its = config(tmp_path, **keys)
+    rounds = entries(run_federation(its, Tampering(its, 1, lambda reply: forged(reply, filled(1e5)))))
+    for entry in rounds[1:3]:
+        assert [outlier["partition"] for outlier in entry["outliers"]] == [1]
+        assert list(entry["clients"]["1"]) == ["flops"]
+        assert entry["clients"]["1"]["flops"] == pytest.approx(
+            min(entry["clients"][honest]["flops"] for honest in "023"), rel=0.1
+        )
 
 
 @pytest.mark.parametrize("factor", [0.5, -1.0])

@@ -186,6 +186,17 @@ def test_a_round_is_as_many_uploads_as_clients_also_where_more_come_at_once(make
     assert summary_of(folder)["failures"] == 0
 
 
+def test_the_costs_of_a_round_are_those_of_all_uploads(play):
+    """Client 0 is ten times as fast as the others, whose networks are the same."""
+    folder = play(clients=4, rounds=4, client_seconds="0.1,1,1,1", costs="flops")
+    ups, rounds = uploads_of(folder), entries(folder)
+    assert ups[0] > 2 * ups[1]
+    for name in ("flops", "samples-seen"):
+        sums = [sum(entry["clients"].get(client, {}).get(name, 0) for entry in rounds) for client in "0123"]
+        each = [total / up for total, up in zip(sums, ups, strict=True)]
+        assert each == pytest.approx([each[0]] * 4, rel=0.1)
+
+
 def test_with_one_client_there_is_nothing_to_be_asynchronous_about(play):
     """The knowledge and the final metrics are those of the synchronous run, bit for bit."""
     sync, asynchronous = (play(mode, **{"fedhe.mode": mode}, clients=1, rounds=3) for mode in ("sync", "async"))
@@ -208,6 +219,20 @@ def test_evaluations_come_when_due_and_everyone_is_measured_at_the_end(play):
     for entry, new in zip(rounds[2:4], measured[2:4], strict=True):
         latest = {**latest, **new}
         assert entry["accuracy"] == (pytest.approx(np.mean(list(latest.values()))) if new else None)
+
+
+def test_the_traffic_of_every_evaluation_counts_in_the_last_round_too(play, monkeypatch):
+    """Client 2 is slow, so an evaluation that was due earlier comes in the last round, before that of all clients."""
+    take, taken = LocalExchange._take, list[int]()
+
+    def counted(self: LocalExchange, outcome: Outcome) -> Request:
+        sent = take(self, outcome)
+        taken.extend([sent.traffic.wire_up + sent.traffic.wire_down] * (sent.kind == MessageType.EVALUATE))
+        return sent
+
+    monkeypatch.setattr(LocalExchange, "_take", counted)
+    rounds = entries(play(clients=3, rounds=3, client_seconds="1,1,20"))
+    assert sum(entry["evaluation_wire"] for entry in rounds) == sum(taken)
 
 
 def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_up(

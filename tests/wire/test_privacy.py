@@ -388,6 +388,8 @@ def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small,
     assert summary["noise_source"] == "seed"
     line = f"{guarantee(0.5, max(uploads))}; {caveats('seed')}"
     assert any(f"privacy: {guarantee(0.5, max(uploads))}; " in message for message in caplog.messages)
+    start = f"privacy: {guarantee(0.5, 10)}, one per round (fast clients of an asynchronous run upload more often); "
+    assert any(start in message for message in caplog.messages)
     run, other = load_run(folder), load_run(run_federation(small("fedhe", "off")))
     assert line in unescape(report_page([run]))
     tables = compare_table([run, other]), compare_table([other])
