@@ -12,14 +12,16 @@ from flwr.app import Context, RecordDict
 
 from hetfl_flwr.common.blobs import verified
 from hetfl_flwr.common.files import read_file
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data import samples as stored
+from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.methods import build_client
-from hetfl_flwr.node.holder import MEASURED, Holder, digest_of
+from hetfl_flwr.node.holder import BEST, MEASURED, WITH_BEST, Holder, digest_of
 from hetfl_flwr.node.node import INPUTS, Node
 from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
@@ -70,12 +72,16 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
     if changed := checkpoint.changed(client_id, node.data):
-        raise RunFolderError(f"{folder}: {node}: its {changed} have changed since the run: restore them, or run again")
+        raise _changed(folder, node, changed)
     if client_id in checkpoint.at["clients"]:
         blob = checkpoint.client_state(client_id)
         decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))
         node.store.write(blob)
     return _measured(node, checkpoint.download(node.client_id), folder)
+
+
+def _changed(place: Path, node: Node, what: str) -> RunFolderError:
+    return RunFolderError(f"{place}: {node}: its {what} have changed since the run: restore them, or run again")
 
 
 def run_config(folder: Path) -> RunConfig:
@@ -197,14 +203,22 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
 
     def made(data: ClientData | None) -> Node:
         node = _node(config, client_id, int(stamp.run), data)
+        if data is None and (changed := unlike((state.inputs or {})["data"], node.data.digest)):
+            raise _changed(path, node, changed)
         node.store.write(blob)
         return _measured(node, sent, folder)
 
-    if not data:
-        round, digest = (state.numbers.get(f"{MEASURED}{name}") for name in ("round", "digest"))
+    is_best, numbers = bool(under(BEST, state.tensors)), state.numbers
+    round = state.round if is_best else numbers.get(f"{MEASURED}round", state.round)
+    if round != state.round:
+        warn(
+            f"{path}: client {client_id} was trained in round {state.round}, after its last evaluation in round {round}"
+        )
+    elif not data:
+        digest = numbers.get(f"{WITH_BEST if is_best else MEASURED}digest")
         with suppress(ValueError, RuntimeError):  # measuring needs samples, such as for statistics
             node = made(without_samples)
-            if state.round != round or digest_of(node.predictor or node.model) == digest:
+            if f"{MEASURED}digest" not in numbers or digest_of(node.predictor or node.model) == digest:
                 return node
     return made(None)
 
