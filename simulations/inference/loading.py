@@ -118,7 +118,8 @@ def _measured(node: Node, download: Arrays, folder: Path) -> Node:
     """
     client = build_client(node.config, node)
     state = node.read_state()
-    if (state is None or not state.round) and (client.keeps_state or not download):
+    is_kept = client.keeps_state or not download
+    if (is_kept and not (state and state.round)) or (node.config.keep_best and not state):
         raise RunFolderError(
             f"{folder}: no model of client {node.client_id} in the last checkpoint: it has not trained, or its node "
             "keeps the model: name that node's state-dir"

@@ -117,6 +117,15 @@ def test_the_best_of_a_node_with_a_state_folder_is_saved_beside_what_was_measure
     assert None not in accuracies_of(folder)
 
 
+def test_the_best_model_is_not_the_last_one_where_its_node_keeps_it(make_config, run_federation, tmp_path, refusal):
+    config = make_config(algorithm="fedavg", models="mlp", keep_best=True, state_dir=str(tmp_path / "state"))
+    folder = run_federation(config, Meddled(config))
+    assert "name that node's state-dir" in refusal(RunFolderError, load_client, folder, 0)
+    for client_id, accuracy in enumerate(accuracies_of(folder)):
+        node = load_client(tmp_path / "state", client_id)
+        assert evaluate(node.predictor, node.data.test).accuracy == accuracy
+
+
 def unread(*_):
     """Stand for the data where they may not be read."""
     raise DataError("gone")
