@@ -17,6 +17,7 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data import samples as stored
 from hetfl_flwr.data.client_data import unlike
+from hetfl_flwr.data.domains import data_sets
 from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
@@ -71,8 +72,7 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
-    if changed := checkpoint.changed(client_id, node.data):
-        raise _changed(folder, node, changed)
+    _check_data(node, checkpoint.data_digest(client_id), folder)
     if client_id in checkpoint.at["clients"]:
         blob = checkpoint.client_state(client_id)
         decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))
@@ -80,8 +80,12 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
-def _changed(place: Path, node: Node, what: str) -> RunFolderError:
-    return RunFolderError(f"{place}: {node}: its {what} have changed since the run: restore them, or run again")
+def _check_data(node: Node, before: str, place: Path) -> None:
+    """Raise RunFolderError if a client's data are not those with this digest; warn if the run recorded none."""
+    if not before and any(one.can_change for one in data_sets(node.config.dataset, node.config.reading)):
+        warn(f"{place}: {node}: the run did not record its data, so they are not compared")
+    if before and (changed := unlike(before, node.data.digest)):
+        raise RunFolderError(f"{place}: {node}: its {changed} have changed since the run: restore them, or run again")
 
 
 def run_config(folder: Path) -> RunConfig:
@@ -107,6 +111,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     if said is not None and said["model"]:
         own["models"] = said["model"]
     node = _node(config.with_values(own), client, checkpoint.at["run"])
+    _check_data(node, checkpoint.data_digest(client), folder)
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
@@ -204,8 +209,8 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
 
     def made(data: ClientData | None) -> Node:
         node = _node(config, client_id, int(stamp.run), data)
-        if data is None and (changed := unlike((state.inputs or {})["data"], node.data.digest)):
-            raise _changed(path, node, changed)
+        if data is None:
+            _check_data(node, (state.inputs or {})["data"], path)
         node.store.write(blob)
         return _measured(node, sent, folder)
 

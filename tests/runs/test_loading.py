@@ -126,6 +126,19 @@ def test_the_best_model_is_not_the_last_one_where_its_node_keeps_it(make_config,
         assert evaluate(node.predictor, node.data.test).accuracy == accuracy
 
 
+def test_a_run_folder_without_digests_of_data_says_that_they_are_not_compared(
+    make_config, run_federation, tmp_path, capfd
+):
+    path = tmp_path / "table.csv"
+    path.write_text("age,ill\n" + "".join(f"{row % 13},{row // 20}\n" for row in range(40)))
+    for own, said in ({"dataset": str(path), "label_column": "ill"}, True), ({}, False):
+        config = make_config(algorithm="fedavg", models="mlp", rounds=1, output_dir=str(tmp_path / str(said)), **own)
+        folder = run_federation(config, Meddled(config))
+        capfd.readouterr()
+        load_client(folder, 0)
+        assert ("the run did not record its data" in capfd.readouterr().err) == said
+
+
 def unread(*_):
     """Stand for the data where they may not be read."""
     raise DataError("gone")
