@@ -29,6 +29,7 @@ from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients, read_summary
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.text import some
+from hetfl_flwr.wire.codec import halved, widened
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
 
@@ -77,7 +78,7 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         blob = checkpoint.client_state(client_id)
         decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))
         node.store.write(blob)
-    return _measured(node, checkpoint.download(node.client_id), folder)
+    return _measured(node, checkpoint.download(node.client_id), folder, half=node.config.half)
 
 
 def _check_data(node: Node, before: str, place: Path) -> None:
@@ -112,12 +113,13 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
         own["models"] = said["model"]
     node = _node(config.with_values(own), client, checkpoint.at["run"])
     _check_data(node, checkpoint.data_digest(client), folder)
-    return _measured(node, checkpoint.download(node.client_id), folder)
+    return _measured(node, checkpoint.download(node.client_id), folder, half=node.config.half)
 
 
-def _measured(node: Node, download: Arrays, folder: Path) -> Node:
+def _measured(node: Node, download: Arrays, folder: Path, *, half: bool = False) -> Node:
     """Return a client whose state is loaded, with the predictor that this download gives it.
 
+    With `half`, the download is rounded as when it was sent in half precision.
     Raises RunFolderError if the client has no state, because it has not trained or keeps it elsewhere, or if the state
     does not fit the client.
     """
@@ -130,6 +132,8 @@ def _measured(node: Node, download: Arrays, folder: Path) -> Node:
             "keeps the model: name that node's state-dir"
         )
     try:
+        if half and download:
+            download = widened(client.assess_spec(), halved(download), "server")
         predictor = Holder(client).predictor(download)
     except (PayloadError, StateError) as error:
         raise RunFolderError(f"{folder}: {error}") from None

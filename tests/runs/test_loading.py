@@ -126,6 +126,15 @@ def test_the_best_model_is_not_the_last_one_where_its_node_keeps_it(make_config,
         assert evaluate(node.predictor, node.data.test).accuracy == accuracy
 
 
+@pytest.mark.parametrize("method", ["fedrep", "fedproto"])
+def test_a_download_in_half_precision_is_read_back_as_it_was_received(make_config, run_federation, tmp_path, method):
+    own = {"algorithm": method, "models": "mlp", "fedproto.predict": "prototype", "payload_precision": "half"}
+    folder = run_federation(make_config(**own, state_dir=str(tmp_path / "state")))
+    for client_id in (0, 1):
+        node, received = (load_client(place, client_id) for place in (folder, tmp_path / "state"))
+        assert digest_of(node.predictor) == digest_of(received.predictor)
+
+
 def test_a_run_folder_without_digests_of_data_says_that_they_are_not_compared(
     make_config, run_federation, tmp_path, capfd
 ):
