@@ -60,7 +60,8 @@ class Arrays(Memo):
         Returns the words of a text's tokens from 2 on, if these depend on the data set; None: a token is the same word
         for all clients.
     columns : tuple of Column
-        The columns of a table; empty: each input is a number.
+        The columns of a table; empty: each input is a number. Of series from a long table, its columns of time and
+        value.
     brightest : float
         The largest stored pixel value of an image, whatever the scaling.
     notes : tuple of str
