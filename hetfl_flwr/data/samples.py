@@ -70,6 +70,8 @@ class Arrays(Memo):
         How the data set was interpreted; None if it is bundled.
     facts : tuple of str
         How the data set was interpreted, in at most five lines; empty for the catalogue's data sets.
+    read_as : torch.dtype, optional
+        The dtype of the inputs on the CPU; None: that of `inputs`.
     """
 
     spec: DataSpec
@@ -89,6 +91,12 @@ class Arrays(Memo):
     notes: tuple[str, ...] = ()
     overview: "Overview | None" = None
     facts: tuple[str, ...] = ()
+    read_as: torch.dtype | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the inputs as they are read, whatever the device stores."""
+        return self.read_as or self.inputs.dtype
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -115,6 +123,7 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
     return replace(
         arrays,
         inputs=inputs.to(device),
+        read_as=arrays.dtype,
         labels=arrays.labels.to(device),
         peak=arrays.peak.to(device) if isinstance(arrays.peak, Tensor) else arrays.peak,
         centre=arrays.centre.to(device),

@@ -120,7 +120,7 @@ def description(node: Node) -> dict[str, Any]:
         "inputs": {
             "kind": arrays.spec.kind,
             "shape": ["batch", *arrays.spec.shape],
-            "dtype": str(arrays.inputs.dtype).removeprefix("torch."),
+            "dtype": str(arrays.dtype).removeprefix("torch."),
             "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
             "file": {key: getattr(config, key) for key in FILE_KEYS},
@@ -193,7 +193,7 @@ def _plain(model: nn.Module) -> nn.Module:
 
 def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
     arrays = node.data.train.arrays
-    inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.inputs.dtype)
+    inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.dtype)
     try:
         traced = torch.export.export(program, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:
