@@ -44,6 +44,7 @@ from hetfl_flwr.data.roles import (
     roles,
 )
 from hetfl_flwr.data.rows import joined, notes_on, read_file, reason, with_folders
+from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class Source(Memo):
         The names of the channels of series from a long table, else empty.
     unnamed : mapping
         Columns without a name that are left out, and why.
+    columns : tuple of Column
+        The columns of time and value of a long table, else empty.
     """
 
     place: str
@@ -98,6 +101,7 @@ class Source(Memo):
     owners: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     unnamed: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -154,7 +158,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     """
     found = _found(dataset, reading, entry)
     pa.default_memory_pool().release_unused()  # return the memory that reading needed
-    place, notes, channels = found.place, found.notes, tuple[str, ...]()
+    place, notes, channels, long = found.place, found.notes, tuple[str, ...](), tuple[Column, ...]()
     if "train" not in found.splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(found.splits)}")
     notes += tuple(f"split '{split}' of {place} is not used" for split in found.splits if split not in _USED)
@@ -167,7 +171,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     notes += _notes_on(place, unnamed)
     if columns := parse_pivot(reading.pivot):
         check_lacking(lacking, columns)
-        whole, channels, said = pivoted(whole.without([*unnamed]), place, columns, reading)
+        whole, channels, long, said = pivoted(whole.without([*unnamed]), place, columns, reading)
         notes += said
         reading = replace(reading, series_column=columns[-1], series_layout="channels-first")
     label, kind, inputs = roles(place, whole.without([*unnamed]), lacking, reading)
@@ -183,7 +187,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         _check_images(place, whole, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
     source = Source(
-        place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels, unnamed
+        place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels, unnamed, long
     )
     declared = {label for _, label in parse_classes(reading.classes)}
     return _labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared])

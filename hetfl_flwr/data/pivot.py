@@ -1,12 +1,19 @@
 """Pivot long tables, with a row for each point in time, to one row with lists of numbers for each series."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import FloatArray, as_written, cleaned, decide, read
 from hetfl_flwr.data.frame import Frame, IntArray
 from hetfl_flwr.data.reading import Reading, parse_names
+from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import ConfigError, DataError
+
+Numbers = Callable[[str], tuple[FloatArray, Column, Sequence[str]]]
+"""Returns the numbers (N,) of a column by its name, with NaN for missing values; how it was read; and notes."""
 
 
 def parse_pivot(text: str) -> tuple[str, str, str, str] | None:
@@ -29,9 +36,15 @@ def parse_pivot(text: str) -> tuple[str, str, str, str] | None:
 
 
 def pivoted(
-    frame: Frame, place: str, columns: tuple[str, str, str, str], reading: Reading
-) -> tuple[Frame, tuple[str, ...], tuple[str, ...]]:
+    frame: Frame,
+    place: str,
+    columns: tuple[str, str, str, str],
+    reading: Reading,
+    numbers: Numbers | None = None,
+) -> tuple[Frame, tuple[str, ...], tuple[Column, Column], tuple[str, ...]]:
     """Return a table with one row for each series, in the order of their first rows, its channels, and notes.
+
+    The columns of time and value come before the notes. `numbers` reads them; by default, their notation is inferred.
 
     The value column then holds lists of numbers in order of time, or a list of such lists for the sorted channels.
     Other columns keep the cell of the first row of a series. Rows with the same series in two files are two series.
@@ -41,7 +54,8 @@ def pivoted(
     for name in named:
         if name not in frame:
             raise DataError(f"{place} has no column '{name}', named by pivot; its columns: {', '.join(frame.names)}")
-    (times, _, said), (values, unit, more) = (_numbers(frame, place, name, reading) for name in (time, value))
+    numbers = numbers or partial(_numbers, frame, place, reading)
+    (times, when, said), (values, what, more) = numbers(time), numbers(value)
     for name in named[:-1]:
         empty = np.isnan(times) if name == time else cleaned(frame[name]).is_null().to_numpy()
         if empty.any():
@@ -84,11 +98,11 @@ def pivoted(
         outer = np.arange(0, len(ends), len(names), dtype=np.int32)
         lists = pa.ListArray.from_arrays(pa.array(outer), lists)
     whole = frame.take(firsts).having({value: pa.chunked_array([lists])})
-    called = tuple(f"{name} ({unit})" if unit else str(name) for name in names)
+    called = tuple(f"{name} ({what.unit})" if what.unit else str(name) for name in names)
     whole = whole.without([name for name in (time, channel) if name])
     several = len(firsts) - len(np.unique(of_file[1]))
     note = f"{several} values of column '{series}' of {place} occur in several files: each file has its own series"
-    return whole, called, (*said, *more, *(note,) * (several > 0 and not reading.by_file))
+    return whole, called, (when, what), (*said, *more, *(note,) * (several > 0 and not reading.by_file))
 
 
 def _coded(cells: pa.ChunkedArray) -> IntArray:
@@ -98,11 +112,11 @@ def _coded(cells: pa.ChunkedArray) -> IntArray:
     return numbers
 
 
-def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str, list[str]]:
-    """Return the numbers (N,) of a column, or its dates as days, with NaN for missing values; their unit; and notes."""
+def _numbers(frame: Frame, place: str, reading: Reading, name: str) -> tuple[FloatArray, Column, list[str]]:
+    """Return the numbers of a column, or its dates as days; see `Numbers`."""
     cells = cleaned(frame[name], reading.missing)
     decision = decide(name, cells, "number", frame.rows_said, missing=reading.missing)
     if decision.column is None:
         raise DataError(f"column '{name}' of {place} {decision.problem}: {decision.way_out}")
     notes = [f"column '{name}' of {place}: {note}" for note in decision.notes]
-    return read(decision.column, cells)[0], decision.column.unit, notes
+    return read(decision.column, cells)[0], decision.column, notes

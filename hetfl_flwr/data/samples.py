@@ -60,7 +60,8 @@ class Arrays(Memo):
         Returns the words of a text's tokens from 2 on, if these depend on the data set; None: a token is the same word
         for all clients.
     columns : tuple of Column
-        The columns of a table; empty: each input is a number.
+        The columns of a table; empty: each input is a number. Of series from a long table, its columns of time and
+        value.
     brightest : float
         The largest stored pixel value of an image, whatever the scaling.
     notes : tuple of str
@@ -69,6 +70,8 @@ class Arrays(Memo):
         How the data set was interpreted; None if it is bundled.
     facts : tuple of str
         How the data set was interpreted, in at most five lines; empty for the catalogue's data sets.
+    read_as : torch.dtype, optional
+        The dtype of the inputs on the CPU; None: that of `inputs`.
     """
 
     spec: DataSpec
@@ -88,6 +91,12 @@ class Arrays(Memo):
     notes: tuple[str, ...] = ()
     overview: "Overview | None" = None
     facts: tuple[str, ...] = ()
+    read_as: torch.dtype | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the inputs as they are read, whatever the device stores."""
+        return self.read_as or self.inputs.dtype
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -114,6 +123,7 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
     return replace(
         arrays,
         inputs=inputs.to(device),
+        read_as=arrays.dtype,
         labels=arrays.labels.to(device),
         peak=arrays.peak.to(device) if isinstance(arrays.peak, Tensor) else arrays.peak,
         centre=arrays.centre.to(device),

@@ -113,7 +113,7 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
             f"{called} holds {length} lists of {channels} numbers in each row: read as {channels} channels of length "
             f"{length}; to change that, set series-layout",
         )
-    return decode(source, layout, rows, (layout,), notes=notes, input_names=source.channels)
+    return decode(source, layout, rows, (layout,), notes=notes, input_names=source.channels, columns=source.columns)
 
 
 def _needs_float64(source: Source, layout: Layout) -> bool:

@@ -43,7 +43,8 @@ BEST = "best."
 """Prefix of the best model's tensors and metrics."""
 
 WITH_BEST, DOWNLOAD = "best+", "download"
-"""Prefixes of what the best model was evaluated with: the client's other networks, and the server's download."""
+"""Prefixes of what the best model was evaluated with: the client's other networks, and the server's download; in a
+state folder, the first is also that of the digest of what was evaluated."""
 
 MEASURED = "measured."
 """Prefix of the download of the last evaluation, which is saved in a state folder."""
@@ -204,10 +205,11 @@ class Holder:
             predictor = client.predictor()
             metrics |= _validation_and_domain_metrics(node, predictor, float(metrics["accuracy"]))
         is_own = predictor is node.model and not download  # then it is what the client keeps
-        if node.config.state_dir and client.keeps_state and not is_own:
-            self._keep_measured(download, predictor)
+        digest = digest_of(predictor) if node.config.state_dir and client.keeps_state and not is_own else None
+        if digest is not None:
+            self._keep_measured(download, digest)
         if node.config.keep_best:
-            metrics = self._keep_best(download, metrics, max(self._saved.round, int(round or 0)))
+            metrics = self._keep_best(download, metrics, max(self._saved.round, int(round or 0)), digest)
         if not metrics[EXAMPLES]:  # without test samples, accuracy is undefined rather than 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}
@@ -301,16 +303,16 @@ class Holder:
             self.node.store.keep()
         self._saved = self.node.write_state(state) or state
 
-    def _keep_measured(self, download: Arrays, predictor: nn.Module) -> None:
-        """Save the download of an evaluation and a digest of the evaluated model in the state folder."""
+    def _keep_measured(self, download: Arrays, digest: int) -> None:
+        """Save the download of an evaluation and the digest of the evaluated model in the state folder."""
         saved = self._saved
         others = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(MEASURED)}
         sent = {f"{MEASURED}{name}": torch.from_numpy(array) for name, array in download.items()}
-        numbers = {f"{MEASURED}digest": digest_of(predictor), f"{MEASURED}round": saved.round}
+        numbers = {f"{MEASURED}digest": digest, f"{MEASURED}round": saved.round}
         self._write(ClientState({**others, **sent}, {**saved.numbers, **numbers}, saved.round))
 
-    def _keep_best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
-        """Return the metrics of the best model so far; save the current model if it is the best."""
+    def _keep_best(self, download: Arrays, metrics: Metrics, round: int, digest: int | None) -> Metrics:
+        """Return the metrics of the best model so far; save the current model, and its digest, if it is the best."""
         node, saved = self.node, self._saved
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
         before = {key.removeprefix(BEST): n for key, n in saved.numbers.items() if key.startswith(BEST)}
@@ -321,8 +323,10 @@ class Holder:
             if module is not node.model:
                 model |= {f"{WITH_BEST}{name}.{key}": tensor for key, tensor in module.state_dict().items()}
         model |= {f"{WITH_BEST}{DOWNLOAD}.{name}": torch.tensor(array) for name, array in download.items()}
-        numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
-        others = {name: n for name, n in saved.numbers.items() if not name.startswith(BEST)}
+        numbers: dict[str, int | float] = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
+        if digest is not None:
+            numbers[f"{WITH_BEST}digest"] = digest
+        others = {name: n for name, n in saved.numbers.items() if not name.startswith((BEST, WITH_BEST))}
         self._write(ClientState({**saved.tensors, **model}, {**others, **numbers}, round))
         return metrics
 

@@ -282,7 +282,7 @@ class Node:
             "words": list(arrays.words()) if arrays.words else None,
             "data": self.data.digest,
         }
-        tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
+        tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0].cpu().to(arrays.dtype)}
         if isinstance(arrays.peak, Tensor):
             tensors["peak"] = arrays.peak
         if arrays.origin is not None:

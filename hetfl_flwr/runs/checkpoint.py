@@ -24,8 +24,6 @@ from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.common.notices import accepting
 from hetfl_flwr.config import Value
-from hetfl_flwr.data import ClientData
-from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.folder import KNOWLEDGE, RoundsRecord
@@ -104,10 +102,10 @@ class Checkpoint:
                 return {name: self.arrays[key] for name, key in names.items()}
         return {}
 
-    def changed(self, client_id: int, data: ClientData) -> str:
-        """Return what of a client's data has changed since, in words; empty if nothing, or if nobody can tell."""
-        before = self.at["under_way"].get("engine", {}).get("rows", {}).get(str(client_id))
-        return unlike(before, data.digest) if before else ""
+    def data_digest(self, client_id: int) -> str:
+        """Return the digest of a client's data in the run; empty if it was not recorded, as in Flower's engines."""
+        digest: str = self.at["under_way"].get("engine", {}).get("rows", {}).get(str(client_id), "")
+        return digest
 
     def client_state(self, client_id: int) -> bytes:
         """Return a client's saved state.

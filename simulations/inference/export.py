@@ -120,7 +120,7 @@ def description(node: Node) -> dict[str, Any]:
         "inputs": {
             "kind": arrays.spec.kind,
             "shape": ["batch", *arrays.spec.shape],
-            "dtype": str(arrays.inputs.dtype).removeprefix("torch."),
+            "dtype": str(arrays.dtype).removeprefix("torch."),
             "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
             "file": {key: getattr(config, key) for key in FILE_KEYS},
@@ -147,9 +147,10 @@ def description(node: Node) -> dict[str, Any]:
 def _own(node: Node) -> dict[str, Any]:
     """Return the part of the description for this kind of inputs, such as columns or how texts become tokens."""
     config, arrays = node.config, node.data.train.arrays
+    columns = [asdict(column) | _reading(column) for column in arrays.columns]
     match arrays.spec.kind:
         case "table":
-            return {"columns": [asdict(column) | _reading(column) for column in arrays.columns]}
+            return {"columns": columns}
         case "image":
             mode = "L" if arrays.spec.shape[0] == 1 else "RGB"
             return {"mode": mode, "top": arrays.brightest, "resize": RESIZED if config.image_size else None}
@@ -157,7 +158,7 @@ def _own(node: Node) -> dict[str, Any]:
             pivot = parse_pivot(config.pivot)
             layout = "channels-first" if pivot else config.series_layout
             column = pivot[-1] if pivot else config.series_column or None
-            return {"column": column, "layout": layout, "pivot": config.pivot}
+            return {"column": column, "layout": layout, "pivot": config.pivot, "columns": columns}
         case "text":
             hashed = HASHED.format(modulo=arrays.spec.vocabulary - 1)
             return {
@@ -192,7 +193,7 @@ def _plain(model: nn.Module) -> nn.Module:
 
 def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
     arrays = node.data.train.arrays
-    inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.inputs.dtype)
+    inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.dtype)
     try:
         traced = torch.export.export(program, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:

@@ -12,7 +12,16 @@ import pyarrow as pa
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.data.columns import ABSENT, NO_NUMBER, are_missing, cleaned, numbers_among, read, rival
+from hetfl_flwr.data.columns import (
+    ABSENT,
+    NO_NUMBER,
+    FloatArray,
+    are_missing,
+    cleaned,
+    numbers_among,
+    read,
+    rival,
+)
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import Pixels
@@ -149,6 +158,13 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
     return stored
 
 
+def _as_trained(
+    path: Path, columns: Mapping[str, Column], frame: Frame, name: str
+) -> tuple[FloatArray, Column, Sequence[str]]:
+    """Return the numbers (N,) of a column, read as in training; `pivoted` takes them."""
+    return _encoded(path, columns[name], name, frame)[:, 0], columns[name], ()
+
+
 def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], bool]) -> tuple[Frame, str]:
     """Return a file of rows and the name of the input column: that of training, or the only one of a suitable type."""
     file = _file(model, path)
@@ -191,7 +207,9 @@ def _series(model: Model, path: Path) -> Inputs:
     file, name = _column(model, path, "x", pa.types.is_nested)
     names: Sequence[str] = [*map(str, file.numbers)]
     if columns:
-        file, channels, notes = pivoted(file, f"'{path}'", columns, model.reading)
+        trained = {one.name: one for one in map(Column.of, model.inputs.get("columns", ()))}
+        numbers = partial(_as_trained, path, trained, file) if trained else None
+        file, channels, _, notes = pivoted(file, f"'{path}'", columns, model.reading, numbers)
         for note in notes:
             warn(note)
         names = [str(cell) for cell in file[columns[0]].to_pylist()]

@@ -12,20 +12,24 @@ from flwr.app import Context, RecordDict
 
 from hetfl_flwr.common.blobs import verified
 from hetfl_flwr.common.files import read_file
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data import samples as stored
+from hetfl_flwr.data.client_data import unlike
+from hetfl_flwr.data.domains import data_sets
 from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.methods import build_client
-from hetfl_flwr.node.holder import MEASURED, Holder, digest_of
+from hetfl_flwr.node.holder import BEST, MEASURED, WITH_BEST, Holder, digest_of
 from hetfl_flwr.node.node import INPUTS, Node
 from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients, read_summary
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.text import some
+from hetfl_flwr.wire.codec import halved, widened
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
 
@@ -69,13 +73,20 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
-    if changed := checkpoint.changed(client_id, node.data):
-        raise RunFolderError(f"{folder}: {node}: its {changed} have changed since the run: restore them, or run again")
+    _check_data(node, checkpoint.data_digest(client_id), folder)
     if client_id in checkpoint.at["clients"]:
         blob = checkpoint.client_state(client_id)
         decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))
         node.store.write(blob)
-    return _measured(node, checkpoint.download(node.client_id), folder)
+    return _measured(node, checkpoint.download(node.client_id), folder, half=node.config.half)
+
+
+def _check_data(node: Node, before: str, place: Path) -> None:
+    """Raise RunFolderError if a client's data are not those with this digest; warn if the run recorded none."""
+    if not before and any(one.can_change for one in data_sets(node.config.dataset, node.config.reading)):
+        warn(f"{place}: {node}: the run did not record its data, so they are not compared")
+    if before and (changed := unlike(before, node.data.digest)):
+        raise RunFolderError(f"{place}: {node}: its {changed} have changed since the run: restore them, or run again")
 
 
 def run_config(folder: Path) -> RunConfig:
@@ -101,23 +112,28 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     if said is not None and said["model"]:
         own["models"] = said["model"]
     node = _node(config.with_values(own), client, checkpoint.at["run"])
-    return _measured(node, checkpoint.download(node.client_id), folder)
+    _check_data(node, "", folder)  # a deployment records no digest
+    return _measured(node, checkpoint.download(node.client_id), folder, half=node.config.half)
 
 
-def _measured(node: Node, download: Arrays, folder: Path) -> Node:
+def _measured(node: Node, download: Arrays, folder: Path, *, half: bool = False) -> Node:
     """Return a client whose state is loaded, with the predictor that this download gives it.
 
+    With `half`, the download is rounded as when it was sent in half precision.
     Raises RunFolderError if the client has no state, because it has not trained or keeps it elsewhere, or if the state
     does not fit the client.
     """
     client = build_client(node.config, node)
     state = node.read_state()
-    if (state is None or not state.round) and (client.keeps_state or not download):
+    is_kept = client.keeps_state or not download
+    if (is_kept and not (state and state.round)) or (node.config.keep_best and not state):
         raise RunFolderError(
             f"{folder}: no model of client {node.client_id} in the last checkpoint: it has not trained, or its node "
             "keeps the model: name that node's state-dir"
         )
     try:
+        if half and download:
+            download = widened(client.assess_spec(), halved(download), "server")
         predictor = Holder(client).predictor(download)
     except (PayloadError, StateError) as error:
         raise RunFolderError(f"{folder}: {error}") from None
@@ -197,14 +213,22 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
 
     def made(data: ClientData | None) -> Node:
         node = _node(config, client_id, int(stamp.run), data)
+        if data is None:
+            _check_data(node, (state.inputs or {})["data"], path)
         node.store.write(blob)
         return _measured(node, sent, folder)
 
-    if not data:
-        round, digest = (state.numbers.get(f"{MEASURED}{name}") for name in ("round", "digest"))
+    is_best, numbers = bool(under(BEST, state.tensors)), state.numbers
+    round = state.round if is_best else numbers.get(f"{MEASURED}round", state.round)
+    if round != state.round:
+        warn(
+            f"{path}: client {client_id} was trained in round {state.round}, after its last evaluation in round {round}"
+        )
+    elif not data:
+        digest = numbers.get(f"{WITH_BEST if is_best else MEASURED}digest")
         with suppress(ValueError, RuntimeError):  # measuring needs samples, such as for statistics
             node = made(without_samples)
-            if state.round != round or digest_of(node.predictor or node.model) == digest:
+            if f"{MEASURED}digest" not in numbers or digest_of(node.predictor or node.model) == digest:
                 return node
     return made(None)
 

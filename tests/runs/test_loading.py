@@ -1,13 +1,15 @@
 """What a client has learnt is read back from its run folder."""
 
 import json
-from shutil import copyfile, rmtree
+from shutil import copyfile, copytree, rmtree
 
 import pytest
+from fixtures.federations.grids import Meddled
 from fixtures.folders.reached import summary_of
 
 from hetfl_flwr import load, measure
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.data import reread
+from hetfl_flwr.errors import DataError, RunFolderError
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.methods import names
 from hetfl_flwr.node.holder import digest_of
@@ -113,3 +115,85 @@ def test_the_best_of_a_node_with_a_state_folder_is_saved_beside_what_was_measure
     own = {"algorithm": "lgfedavg", "clients": 3, "rounds": 2, "keep_best": True}
     folder = run_federation(make_config(**own, state_dir=str(tmp_path / "state")))
     assert None not in accuracies_of(folder)
+
+
+def test_the_best_model_is_not_the_last_one_where_its_node_keeps_it(make_config, run_federation, tmp_path, refusal):
+    config = make_config(algorithm="fedavg", models="mlp", keep_best=True, state_dir=str(tmp_path / "state"))
+    folder = run_federation(config, Meddled(config))
+    assert "name that node's state-dir" in refusal(RunFolderError, load_client, folder, 0)
+    for client_id, accuracy in enumerate(accuracies_of(folder)):
+        node = load_client(tmp_path / "state", client_id)
+        assert evaluate(node.predictor, node.data.test).accuracy == accuracy
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedproto"])
+def test_a_download_in_half_precision_is_read_back_as_it_was_received(make_config, run_federation, tmp_path, method):
+    own = {"algorithm": method, "models": "mlp", "fedproto.predict": "prototype", "payload_precision": "half"}
+    folder = run_federation(make_config(**own, state_dir=str(tmp_path / "state")))
+    for client_id in (0, 1):
+        node, received = (load_client(place, client_id) for place in (folder, tmp_path / "state"))
+        assert digest_of(node.predictor) == digest_of(received.predictor)
+
+
+def test_a_run_folder_without_digests_of_data_says_that_they_are_not_compared(
+    make_config, run_federation, tmp_path, capfd
+):
+    path = tmp_path / "table.csv"
+    path.write_text("age,ill\n" + "".join(f"{row % 13},{row // 20}\n" for row in range(40)))
+    for own, said in ({"dataset": str(path), "label_column": "ill"}, True), ({}, False):
+        config = make_config(algorithm="fedavg", models="mlp", rounds=1, output_dir=str(tmp_path / str(said)), **own)
+        folder = run_federation(config, Meddled(config))
+        capfd.readouterr()
+        load_client(folder, 0)
+        assert ("the run did not record its data" in capfd.readouterr().err) == said
+
+
+def unread(*_):
+    """Stand for the data where they may not be read."""
+    raise DataError("gone")
+
+
+def test_the_best_model_in_a_state_folder_needs_no_data(make_config, run_federation, tmp_path, monkeypatch):
+    own = {"algorithm": "lgfedavg", "models": "mlp", "clients": 3, "rounds": 6, "learning_rate": 0.3}
+    config = make_config(**own, keep_best=True, state_dir=str(tmp_path / "state"))
+    accuracies = accuracies_of(run_federation(config))
+    tests = [load_client(tmp_path / "state", client_id).data.test for client_id in range(3)]
+    monkeypatch.setattr("hetfl_flwr.node.node.load_client_data", unread)
+    for client_id, test in enumerate(tests):
+        node = load_client(tmp_path / "state", client_id, data=False)
+        assert evaluate(node.predictor, test).accuracy == accuracies[client_id]
+
+
+def test_a_state_folder_refuses_data_that_have_changed(make_config, run_federation, tmp_path, refusal):
+    path, state = tmp_path / "table.csv", tmp_path / "state"
+    path.write_text("age,ill\n" + "".join(f"{row % 13},{row // 20}\n" for row in range(40)))
+    own = {"dataset": str(path), "label_column": "ill", "models": "mlp", "rounds": 1}
+    run_federation(make_config(**own, state_dir=str(state)))
+    path.write_text(path.read_text().replace("\n3,", "\n30,"))
+    reread(str(path))
+    said = refusal(RunFolderError, load_client, state, 0)
+    assert "have changed since the run: restore them, or run again" in said
+
+
+def test_a_model_that_was_trained_after_it_was_measured_is_not_read_without_data(
+    make_config, run_federation, tmp_path, monkeypatch, capfd
+):
+    state, early, asked = tmp_path / "state", tmp_path / "early", []
+
+    def copied(grid, message):
+        if message.metadata.message_type == "evaluate":
+            asked.append(message)
+            if len(asked) == 5:  # of two clients: after round 3 was trained, and before it is measured
+                copytree(state, early)
+
+    config = make_config(algorithm="fedrep", models="mlp", rounds=3, evaluate_every=2, state_dir=str(state))
+    run_federation(config, Meddled(config, asked=copied))
+    capfd.readouterr()
+    load_client(early, 0)
+    assert "client 0 was trained in round 3, after its last evaluation in round 2" in capfd.readouterr().err
+    monkeypatch.setattr("hetfl_flwr.node.node.load_client_data", unread)
+    with pytest.raises(DataError, match="gone"):
+        load_client(early, 0, data=False)
+    capfd.readouterr()
+    load_client(state, 0, data=False)
+    assert not capfd.readouterr().err

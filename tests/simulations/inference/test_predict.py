@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from shutil import copytree
@@ -21,12 +22,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from hetfl_flwr import export
+from hetfl_flwr.data import samples
 from hetfl_flwr.errors import ConfigError, DataError, ModelError, RunFolderError
 from hetfl_flwr.seeding import generator
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA
+from simulations.inference.inputs import READERS
 from simulations.inference.loading import load_client
-from simulations.inference.predict import Predictions, predict
+from simulations.inference.predict import Predictions, load_model, predict
 
 DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
 
@@ -441,3 +444,41 @@ class TestRefused:
         content[place + 3] ^= 0x7F
         path.write_bytes(content)
         assert "checksum" in refusal(ModelError, predict, path, home / "patients.csv")
+
+
+def test_a_long_table_is_read_in_the_notation_of_training(home, make_config, run_federation):
+    """A series of whole thousands alone does not show that its file has decimal commas."""
+    rows = [
+        f"p{one};{time}.000;{one % 3 + 1}.888{',5' * (time == 2)};{one % 2}" for one in range(20) for time in (1, 2)
+    ]
+    Path("long.csv").write_text("\n".join(["who;time;value;ill", *rows]))
+    own = {"dataset": str(home / "long.csv"), "label_column": "ill", "pivot": "who,time,value", "models": "mlp"}
+    folder = run_federation(make_config(**own, rounds=1, state_dir=str(home / "state")))
+    Path("new.csv").write_text("who;time;value\nx;1.000;1.888\nx;2.000;2.888\n")
+    export(folder, 0, "model.pt2")
+    for model in (load_model(folder, 0), load_model(home / "state", 0), load_model(Path("model.pt2"))):
+        assert READERS["series"](model, Path("new.csv")).inputs.tolist() == [[[1888, 2888]]]
+    Path("new.csv").write_text("who;time;value\nx;1000;1888.25\nx;2000;2888.25\n")
+    assert READERS["series"](model, Path("new.csv")).inputs.tolist() == [[[1888.25, 2888.25]]]
+
+
+def test_a_model_trained_on_another_device_reads_what_files_hold(home, make_config, run_federation, monkeypatch):
+    """Seconds since 1970 need float64, which a device may lack: it stores them shifted."""
+    placed = samples._placed
+
+    def as_elsewhere(arrays, device):
+        shifted = samples._shifted(arrays.inputs, arrays.origin)
+        here = {name: getattr(arrays, name) for name in ("labels", "peak", "centre")}
+        return replace(placed(arrays, torch.device("meta")), inputs=shifted, **here)
+
+    monkeypatch.setattr(samples, "_placed", as_elsewhere)
+    rows = (f"{1_700_000_000 + 300 * (row % 2) + row % 7},{row % 11},{'ab'[row % 2]}" for row in range(60))
+    Path("stamps.csv").write_text("\n".join(["stamp,x,y", *rows]))
+    own = {"dataset": str(home / "stamps.csv"), "label_column": "y", "numeric_columns": "stamp", "models": "mlp"}
+    folder = run_federation(make_config(**own, rounds=1, state_dir=str(home / "state")))
+    classes, scores = by_model(folder)
+    export(folder, 0, "model.pt2")
+    for place, client in (folder, 0), (home / "state", 0), ("model.pt2", None):
+        found = predict(place, "stamps.csv", client)
+        assert found.classes == classes
+        np.testing.assert_allclose(found.scores, scores, rtol=1e-5)
