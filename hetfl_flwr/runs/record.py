@@ -103,14 +103,14 @@ class PerClass(TypedDict, total=False):
 class Round:
     """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the first evaluation.
 
-    Accuracies are means over the clients: on their own test samples (`accuracy`) and validation samples, and of the
-    model that all clients share (`global_accuracy`). Where the data has domains, `acc` is the accuracy on all domains,
-    `bwt` on the client's own domain and `fwt` on the other domains. None: not measured in this round. ``clock`` is
-    simulated time in seconds, set where ``client-seconds`` or a simulated link is configured. `QUALITIES` are means
-    over the clients, and ``classes`` has each client's per-class metrics. ``failures`` are replies that did not arrive
-    or were refused. Valid uploads that the server leaves out are not failures, since they may come from honest
-    clients: ``outliers`` are those that the guard left out, ``not_averaged`` the clients whose uploads a robust
-    average excluded, in part or in full.
+    Accuracies are means over the clients: on their own test samples (`accuracy`) and validation samples. That of the
+    model that all clients share (`global_accuracy`) is weighted by their numbers of test samples. Where the data has
+    domains, `acc` is the accuracy on all domains, `bwt` on the client's own domain and `fwt` on the other domains.
+    None: not measured in this round. ``clock`` is simulated time in seconds, set where ``client-seconds`` or a
+    simulated link is configured. `QUALITIES` are means over the clients, and ``classes`` has each client's per-class
+    metrics. ``failures`` are replies that did not arrive or were refused. Valid uploads that the server leaves out are
+    not failures, since they may come from honest clients: ``outliers`` are those that the guard left out,
+    ``not_averaged`` the clients whose uploads a robust average excluded, in part or in full.
 
     ``clients`` has the metrics of each client's evaluation and training. If it trained several times, its costs and
     ``samples-seen`` are sums, its memory is the maximum, and ``train-loss`` and so on are those of the last time.

@@ -15,6 +15,7 @@ from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
 
 if TYPE_CHECKING:
+    from simulations.reports.estimates import Measure
     from simulations.reports.impact import MethodImpact
     from simulations.reports.runs import Run
 
@@ -74,7 +75,7 @@ def compare(
         raise ConfigError(f"--csv: {NO_ANSWER}")
     standing, doubtful = found.standing if found else [], too_short(runs) + doubts(runs)
     files = [] if csv is None or found is None else [f"gains: {write_csv(found.gains, csv)}"]
-    files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
+    files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, compared, out)))}"]
     if json:
         print_json(
             {
@@ -161,8 +162,8 @@ def watch(
         raise typer.Exit(1)
 
 
-def _draw(runs: "list[Run]", standing: "list[MethodImpact]", out: Path) -> list[Path]:
-    """Draw a comparison of runs, and the gains of their methods; return the pictures."""
+def _draw(runs: "list[Run]", standing: "list[MethodImpact]", measure: "Measure", out: Path) -> list[Path]:
+    """Draw a comparison of runs, and the gains of their methods in a measure; return the pictures."""
     from simulations.reports.plots.comparison import compare_figure
     from simulations.reports.plots.drawing import write_figure
     from simulations.reports.plots.impact import methods_figure
@@ -171,7 +172,7 @@ def _draw(runs: "list[Run]", standing: "list[MethodImpact]", out: Path) -> list[
     if not standing:
         return [out]
     gains = out.with_stem(f"{out.stem}-gains")
-    write_figure(methods_figure(standing), gains)
+    write_figure(methods_figure(standing, measure=measure), gains)
     return [out, gains]
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from simulations.reports.estimates import ACCURACY, ROUNDING, Estimate, Measure, over_seeds, points, with_interval
 from simulations.reports.layout import COSTS, byte_size, percent, table_of
 from simulations.reports.pairing import BASELINES, LOCAL, Pairing
-from simulations.reports.runs import Group, mean_of
+from simulations.reports.runs import Group, group_runs, mean_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ class Impact:
         worst = [sorted(one.values())[: ceil(TENTH * len(one))] for one in gains]
         return cls(
             gain=over_seeds(means),
-            harmed=fmean(fmean(value < -HARM - ROUNDING for value in one.values()) for one in gains),
+            harmed=fmean(value < -HARM - ROUNDING for one in gains for value in one.values()),
             worst=fmean(map(fmean, worst)),
             clients={
                 client: fmean(one[client] for one in gains if client in one)
@@ -128,6 +128,10 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
     rows = [one.to_json() for one in found]
     harmed = f"share of pairs (client, seed) that lose over {100 * HARM:g} point"
     notes = [f"Gain: points of {measure.words} over {baseline}; harmed: {harmed}."]
+    alone = [one.runs for one in found if one.label == one.baseline]
+    notes += ["The row of training alone is the mean over several models or settings."] * any(
+        len(group_runs(runs)) > 1 for runs in alone
+    )
     notes += ["Costs: totals of a run; memory: the maximum."] * any(row["costs"] for row in rows)
     return table_of("Methods by gain", columns, rows, words={"method"}, notes=notes)
 

@@ -394,7 +394,7 @@ def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Pa
     return Trial(
         values,
         fmean(validation) if len(validation) == len(several) else None,
-        fmean(accuracy) if accuracy else None,
+        fmean(accuracy) if len(accuracy) == len(several) else None,
         float(sum(summary["bytes_up"] + summary["bytes_down"] for summary in summaries)),
         float(sum(summary["seconds"] for summary in summaries)),
     )

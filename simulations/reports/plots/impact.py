@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetfl_flwr.text import printable
+from simulations.reports.estimates import ACCURACY, Measure
 from simulations.reports.impact import Impact, MethodImpact
 from simulations.reports.layout import byte_size
 from simulations.reports.pairing import BASELINES
@@ -32,8 +33,8 @@ STEP, FARTHEST, BELOW = 0.1, 0.25, 0.18
 center of the row; in row heights."""
 
 
-def methods_figure(found: Sequence[MethodImpact], width: float = WIDTH) -> Figure:
-    """Draw the clients' gains, one row per method in the given order, with the payload on the right.
+def methods_figure(found: Sequence[MethodImpact], width: float = WIDTH, measure: Measure = ACCURACY) -> Figure:
+    """Draw the clients' gains in a measure, one row per method in the given order, with the payload on the right.
 
     Each dot is a client, a diamond is the mean over clients with its 95 % interval over seeds. The baseline is the line
     at 0; it has a row only if there is no other method.
@@ -44,9 +45,9 @@ def methods_figure(found: Sequence[MethodImpact], width: float = WIDTH) -> Figur
     axes = figure.subplots()
     payload = {one.label: byte_size(one.both_ways("bytes")) for one in found}
     draw_impact(axes, {one.label: one.impact for one in found}, payload, width)
-    below = explain(figure, f"Points over {BASELINES[found[0].baseline]}; right: payload")
+    below = explain(figure, f"Points of {measure.words} over {BASELINES[found[0].baseline]}; right: payload")
     figure.set_figheight(figure.get_figheight() + LINE * below)
-    return headed(figure, _ending(found[0]))
+    return headed(figure, _ending(found[0], measure))
 
 
 def _wrapped(name: str, width: float) -> list[str]:
@@ -54,18 +55,19 @@ def _wrapped(name: str, width: float) -> list[str]:
     return wrap(printable(name, LONGEST_LABEL), int(NAME * width / WIDTH))
 
 
-def _ending(best: MethodImpact) -> str:
-    """Return a sentence about the method with the largest mean gain."""
+def _ending(best: MethodImpact, measure: Measure) -> str:
+    """Return a sentence about the method with the largest mean gain in a measure."""
     baseline = BASELINES[best.baseline]
     if best.impact.gain.mean <= 0:
         return f"No method gains over {baseline} on average"
     gain, those = (
-        f"{100 * best.impact.gain.mean:.1f} points",
+        f"{100 * best.impact.gain.mean:.1f} points" + f" of {measure.words}" * (measure != ACCURACY),
         "of them" if len(best.runs) == 1 else "of clients and seeds",
     )
     if not best.impact.shown:
         return f"No method gains significantly over {baseline}; {best.label} is highest, by {gain} on average"
-    losing = f"{100 * best.impact.harmed:.0f} % {those}" if best.impact.harmed else "none"
+    share = f"{100 * best.impact.harmed:.0f} %" if best.impact.harmed >= 0.005 else "under 1 %"
+    losing = f"{share} {those}" if best.impact.harmed else "none"
     return f"With {best.label}, clients gain {gain} over {baseline} on average, and {losing} lose more than a point"
 
 

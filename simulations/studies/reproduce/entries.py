@@ -190,17 +190,21 @@ def entries(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
     return found
 
 
-def last_rises(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> dict[tuple[str, str], float]:
-    """Return the rise of each cell's mean curve over the last quarter of its rounds, by row and column.
+Rises = Mapping[tuple[str, str], Mapping[int, float]]
+"""Rises of curves over the last quarter of the rounds, as fractions: by row and column, then by seed."""
+
+
+def last_rises(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> Rises:
+    """Return the rise of each cell's curves over the last quarter of its rounds.
 
     The curve is the first that the recipe draws. A cell with fewer than `CURVE` evaluations has none.
     """
     rises = {}
     for cell, y in product(cells, recipe.figure.drawn[:1]):
-        known = [one.courses[course_name(y)][1] for one in records if one.cell == cell.folder]
-        ends = [values[-1] - last_quarter(values)[0] for values in known if len(values) >= CURVE]
+        known = {one.seed: one.courses[course_name(y)][1] for one in records if one.cell == cell.folder}
+        ends = {seed: values[-1] - last_quarter(values)[0] for seed, values in known.items() if len(values) >= CURVE}
         if ends:
-            rises[cell.row, cell.column] = average(ends)
+            rises[cell.row, cell.column] = ends
     return rises
 
 

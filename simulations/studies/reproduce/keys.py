@@ -39,6 +39,9 @@ NESTED = ("clients", "failures", "classes", "not_averaged")
 CLIENTS = re.compile(r"clients?-(\d{1,9})(?:-(\d{1,9}))?")
 """The prefix for client P, or clients P to Q."""
 
+ALL_CLIENTS = ("", "best", "late", "last")
+"""The prefixes of figures of all clients."""
+
 
 Unit = Literal["%", "points", "numbers", "MB", ""]
 """The unit of a measure in tables."""

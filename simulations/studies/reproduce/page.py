@@ -1,12 +1,12 @@
 """Reports of recipes: tables of figures in Markdown, and a JSON file."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from statistics import fmean
 
 from simulations.studies.jobs import PLACES
-from simulations.studies.reproduce.entries import Entry, Ranking
+from simulations.studies.reproduce.entries import Entry, Ranking, Rises
 from simulations.studies.reproduce.keys import GAIN
 from simulations.studies.reproduce.recipe import TUNED, Cell, Recipe
 from simulations.studies.reproduce.records import Record
@@ -84,29 +84,26 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
     return left
 
 
-def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Mapping[tuple[str, str], float]) -> str:
-    """Return the paired differences of a recipe that draws them, and how much its curves still rise; else "".
-
-    `rises` are those over the last quarter of the rounds, by row and column, as fractions.
-    """
+def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Rises) -> str:
+    """Return the paired differences of a recipe that draws them, and how much its curves still rise; else ""."""
     if recipe.figure.kind != "differences":
         return ""
     first = next(iter(recipe.measures))
     lines = []
     for one, gap in ((one, one.against) for one in found if one.unit == "%"):
         if gap is not None:
-            mine, other = (rises.get((row, one.cell.column)) for row in (one.cell.row, one.cell.against))
-            moved = None if mine is None or other is None or one.measure != first else 100 * (mine - other)
+            mine, other = (rises.get((row, one.cell.column), {}) for row in (one.cell.row, one.cell.against))
+            moved = [100 * (mine[seed] - other[seed]) for seed in mine.keys() & other.keys() if one.measure == first]
             lines.append(
                 [
                     *filter(None, [one.cell.row, one.cell.column]),
                     one.cell.against,
                     one.measure,
-                    f"{gap.mean:+.2f}",
+                    _signed(gap.mean),
                     "-" if gap.interval is None else f"{gap.interval[0]:.2f} to {gap.interval[1]:.2f}",
                     f"{gap.p:.2g}",
-                    "-" if gap.paper is None else f"{gap.paper:+.2f}",
-                    "-" if moved is None else f"{moved:+.2f}",
+                    "-" if gap.paper is None else _signed(gap.paper),
+                    _signed(fmean(moved)) if moved else "-",
                 ]
             )
     named = ["row", *["column"] * bool(recipe.columns), "compared with", "measure"]
@@ -115,7 +112,7 @@ def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Mappi
         "**Differences**, paired by seed (Student's t), and by how much they changed in the last quarter of the rounds."
     )
     if rises:
-        (row, column), rise = max(rises.items(), key=itemgetter(1))
+        rise, (row, column) = max((fmean(by_seed.values()), at) for at, by_seed in rises.items())
         curve = ", ".join(filter(None, [row, column]))
         text += f" The curve of {curve} rises most there, by {100 * rise:.2f} points."
     return f"{text}\n\n{as_markdown(names, lines)}" if lines else ""
@@ -230,7 +227,11 @@ def ours(entry: Entry) -> str:
 
 def figure(value: float, unit: str) -> str:
     """Format a number for tables."""
-    return f"{value:,.0f}" if unit == "numbers" else f"{value:,.2f}"
+    return f"{value:,.0f}" if unit == "numbers" else f"{round(value, 2) + 0.0:,.2f}"  # not -0.00
+
+
+def _signed(difference: float) -> str:
+    return f"{round(difference, 2) + 0.0:+.2f}"
 
 
 def counted(found: Sequence[Entry]) -> str:

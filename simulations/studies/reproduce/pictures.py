@@ -159,7 +159,7 @@ def _distance(found: Sequence[Entry]) -> str:
 def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> "tuple[Figure, str] | None":
     """Draw a panel for each column and reported value: for each row the mean and deviation over seeds.
 
-    With a single row, all values share a panel.
+    With a single row, all values share a panel, except losses.
     """
     folders = {(cell.row, cell.column): cell.folder for cell in cells}
     rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
@@ -172,10 +172,12 @@ def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
             values = np.stack([values[:shortest] for _, values in known])
             points = pd.DataFrame({"round": known[0][0][:shortest], "value": values.mean(0)})
             if len(known) > 1:
-                points = points.assign(low=points.value - values.std(0), high=points.value + values.std(0))
+                spread = values.std(0, ddof=1)
+                points = points.assign(low=points.value - spread, high=points.value + spread)
             name, end = (_called(recipe, y), points.value.iloc[-1])
-            key, label = ((column, "accuracy"), name) if alone else ((column, name), row)
-            said = f"{end:.2f}" if "loss" in y else f"{100 * end:.1f} %"
+            loss = "loss" in y
+            key, label = ((column, "loss" if loss else "accuracy"), name) if alone else ((column, name), row)
+            said = f"{end:.2f}" if loss else f"{100 * end:.1f} %"
             own = panels.setdefault(key, [])
             own.append(Course(f"{label} {said}", len(own) if alone else look, points))
             ends.setdefault(key, {})[label] = end
@@ -186,8 +188,11 @@ def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
         draw_rounds(axes, courses, name, share="loss" not in name)
         axes.set_title(column, fontsize="medium")
         name_lines(figure, [axes], courses)
-    (first, count), *_ = Counter(max(own, key=lambda label: own[label]) for own in ends.values()).most_common(1)
-    return figure, f"{first} ends highest" + f" in {count} of {len(panels)} panels" * (len(panels) > 1)
+    shares = [own for (_, name), own in ends.items() if "loss" not in name]
+    if not shares:
+        return figure, ""
+    (first, count), *_ = Counter(max(own, key=lambda label: own[label]) for own in shares).most_common(1)
+    return figure, f"{first} ends highest" + f" in {count} of {len(shares)} panels" * (len(shares) > 1)
 
 
 def _gains(recipe: Recipe, found: Sequence[Entry], gains: Gains) -> "tuple[Figure, str] | None":

@@ -21,7 +21,7 @@ from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, load_run
 from simulations.studies.jobs import Job
-from simulations.studies.reproduce.keys import CLIENTS, NUMBERS, PAYLOAD, check_value, is_reported
+from simulations.studies.reproduce.keys import ALL_CLIENTS, CLIENTS, NUMBERS, PAYLOAD, check_value, is_reported
 from simulations.studies.reproduce.recipe import Cell, Recipe, Settings, Word
 
 POINTS = 500
@@ -308,7 +308,7 @@ def course(run: Run, y: str) -> Course:
             if first <= int(client) <= last and (where != "trained" or client in trained)
             if isinstance(value := scores.get(name), int | float)
         ]
-        own = vars(record).get(y)
+        own = vars(record).get(name.replace("-", "_")) if where in ALL_CLIENTS else None
         if named or own is not None:
             places.append(record.round)
             values.append(fmean(named) if own is None else float(own))

@@ -80,7 +80,7 @@ def test_a_table_is_what_pandas_has(frame, kind):
     arrays = read(folder, label_column="sick")
     assert not several
     assert arrays.class_names == ("ill", "well")
-    assert arrays.input_names == ("age", "bp", "ward=b")
+    assert arrays.input_names == ("age", "bp", "ward=b (else a)")
     expected = frame.assign(ward=frame.ward == "b")[["age", "bp", "ward"]].to_numpy(np.float32)
     assert np.array_equal(arrays.inputs.numpy(), expected)
     assert arrays.labels.tolist() == (frame.sick == "well").astype(int).tolist()

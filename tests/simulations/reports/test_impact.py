@@ -90,7 +90,7 @@ def test_a_pooled_baseline_is_named_in_table_and_picture(tmp_path):
     assert [one.label for one in found] == ["pooled", "fedhe"]
     figure = methods_figure(found)
     said = [text.get_text() for text in figure.findobj(Text)]
-    assert "Points over pooled training; right: payload" in said
+    assert "Points of accuracy over pooled training; right: payload" in said
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["fedhe"]
     assert "points of accuracy over pooled training" in " ".join(lines(impact_table(found)))
     assert "training alone" not in " ".join([*said, *lines(impact_table(found))])
