@@ -16,9 +16,9 @@ class MutualClient(KnowledgeClient):
     """Trains its own model and a small model, which all clients have, on the same batches.
 
     Each model has an optimizer as set in the run config. That of the own model keeps its moments between rounds. That
-    of the small model, which is part of each download, is reset unless ``moments = "kept"``. The additional cost is the
-    small model's passes over each batch. Reports ``accuracy`` of the own model and ``global-accuracy`` of the global
-    small model, on the client's test set.
+    of the small model, which is part of each download, is reset unless ``moments = "kept"``. ``projection`` affects
+    only the own model's loss. The additional cost is the small model's passes over each batch. Reports ``accuracy`` of
+    the own model and ``global-accuracy`` of the global small model, on the client's test set.
 
     Parameters
     ----------

@@ -516,7 +516,8 @@ class RunConfig(BaseModel):
 
     client_seconds: Simulated = ""
     """Simulated seconds that a client takes per round, assigned round-robin: '1,1,20' makes every third client slow.
-    Local engine only: it determines the order of the replies and is recorded as clock. Empty: 1."""
+    Each time differs at random by up to 10 %. Local engine only: it determines the order of the replies and is recorded
+    as clock. Empty: 1."""
 
     client_speed: Simulated = ""
     """Speed of the clients' simulated devices in GFLOP/s, assigned round-robin: '10,1,0.1'. Training takes the time of

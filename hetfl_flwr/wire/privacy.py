@@ -202,10 +202,11 @@ def caveats(source: str) -> str:
 
     Examples
     --------
-    >>> caveats("system")
-    "noise from the operating system's entropy, by the run config (nodes may have own keys); metrics not covered"
+    >>> caveats("seed").split("; ")[1]
+    'metrics and public samples not covered'
     """
-    return f"noise from {SOURCES[source]}, by the run config (nodes may have own keys); metrics not covered"
+    own = "by the run config (nodes may have own keys)"
+    return f"noise from {SOURCES[source]}, {own}; metrics and public samples not covered"
 
 
 def noise_source(chosen: str, engine: str) -> str:

@@ -32,7 +32,7 @@ BASELINES: Mapping[str, dict[str, Value]] = {
 }
 """The baselines of a method, and their keys."""
 
-ALONE: dict[str, Value] = {"projection": "none"}
+ALONE: dict[str, Value] = {"projection": "none", "keep-uploads": False}
 """Keys of the exchange, which local training does not accept."""
 
 
