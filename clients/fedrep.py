@@ -17,11 +17,11 @@ from hetfl_flwr import SEEN, Arrays, Metrics, Node, draw_batches, generator, mod
 class FedRepClient(SharedPartClient):
     """Trains its head on the received body, then the body with that head, and sends the body.
 
-    Algorithm 1, with mini-batches or epochs instead of single steps. The body trains for the run config's ``local-
-    epochs`` or ``local-batches``, and so does the head by default. In the authors' published code, the head trains for
-    all local epochs but the last, and the body for the last; for ten epochs, set ``head-epochs = 9``, ``local-epochs =
-    1`` and ``local-batches = 0``. Each part has its own optimizer. All clients start with the same body and the same
-    head; a head with another number of classes has its own initial weights.
+    Algorithm 1, with mini-batches or epochs instead of single steps. The body trains for the run config's
+    ``local-epochs`` or ``local-batches``, and so does the head by default. In the authors' published code, the head
+    trains for all local epochs but the last, and the body for the last; for ten epochs, set ``head-epochs = 9``,
+    ``local-epochs = 1`` and ``local-batches = 0``. Each part has its own optimizer. All clients start with the same
+    body and the same head; a head with another number of classes has its own initial weights.
 
     Wire   as in `strategies.fedrep.FedRep`.
     State  the model, of which the next download replaces all but the head and the body's integer buffers; the moments
