@@ -41,8 +41,8 @@ class HeteroFL(ModelsStrategy):
     State  the global model's weights; rate () float64, its part of the full network's width.
     Robust each weight over the clients that have it, with equal weights. "multikrum" compares uploads on the weights
            that both have: a wrong upload that deviates only where few have weights is close to all others and is kept.
-           Dividing by r enlarges the changes of narrow parts. With SGD and without batch norm they can be more than
-           five times those of wide parts, and the guard rejects them: then raise ``outlier-factor``.
+           Dividing by r enlarges the changes of narrow parts. With SGD and without batch norm, the guard may reject
+           them: then raise ``outlier-factor``.
     Departs from the paper: widths without a whole number of channels are refused, not rounded up. With all widths 1,
     equal numbers of samples and ``mask = false``, it equals FedAvg, bit for bit, for networks without batch norm.
 

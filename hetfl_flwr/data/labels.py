@@ -86,7 +86,6 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
             "set label-column to a column with two or more classes, or set classes to a list of them"
         )
     check_spelling(column, values, "write both the same way, or set classes to a list of all classes if they differ")
-    _check_numbers(column, values)
     kind = "texts" if is_text(found.type) else "numbers"
     if len(values) > max(MAX_UNDECLARED, source.train_rows // MIN_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
@@ -164,17 +163,7 @@ def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]
     values = _distinct(found)
     called = f"column '{column}' of {source.place}"
     check_spelling(called, values, "write both the same way", cased=True)
-    _check_numbers(called, values)
     return values, pc.index_in(found, value_set=pa.array(values, found.type)).to_numpy().astype(np.int64)
-
-
-def _check_numbers(called: str, values: Values) -> None:
-    """Refuse the same number in two notations."""
-    whole = {re.sub(r"^(-?(?:0|[1-9]\d*))\.0+$", r"\1", str(value)): value for value in values}
-    if len(whole) < len(values):
-        one = next(value for value in values if value not in whole.values())
-        other = str(one).partition(".")[0]
-        raise DataError(f"{called} holds {one!r} and {other!r}, the same number: write both the same way")
 
 
 def _distinct(found: pa.ChunkedArray) -> Values:

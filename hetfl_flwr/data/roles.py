@@ -138,10 +138,11 @@ def columns_called(names: Sequence[str]) -> str:
 
 
 def _folded(text: str, *, cased: bool) -> str:
-    """Normalize a name so that names that look alike are equal: one form of letters, spaces and hyphens."""
+    """Normalize a name so that names that look alike are equal: one form of letters, spaces, hyphens and numbers."""
     kinds = [(letter, category(letter)) for letter in normalize("NFKC", text)]
     shown = "".join("-" if kind == "Pd" or letter == _MINUS else letter for letter, kind in kinds if kind != "Cf")
-    return " ".join((shown if cased else shown.casefold()).split())
+    seen = " ".join((shown if cased else shown.casefold()).split())
+    return re.sub(r"^(-?(?:0|[1-9]\d*))\.0+$", r"\1", seen)
 
 
 def column_called(name: str) -> str:
@@ -150,7 +151,7 @@ def column_called(name: str) -> str:
 
 
 def check_spelling(called: str, names: Sequence[str | int], way_out: str, *, cased: bool = False) -> None:
-    """Refuse names that differ only in spaces, forms of letters or capitals, and names with control characters.
+    """Refuse names that `twins_among` lists, and names with control characters.
 
     If `cased`, names may differ in capitals and have control characters. Messages begin with `called`.
     """
@@ -163,7 +164,7 @@ def check_spelling(called: str, names: Sequence[str | int], way_out: str, *, cas
 
 
 def twins_among(names: Iterable[str | int], *, cased: bool = False) -> str:
-    """List pairs of names that differ only in capitals, spaces or forms of letters; empty if there are none."""
+    """List pairs of names that differ only in capitals, spaces, forms of letters, or as 1 and 1.0; empty if none do."""
     first: dict[str, str | int] = {}
     pairs = [(first.setdefault(_folded(str(name), cased=cased), name), name) for name in names]
     twins = [f"{one!r} and {name!r}" for one, name in pairs if one != name]

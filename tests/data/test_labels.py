@@ -135,7 +135,7 @@ NO_CLASSES = {
     "a mark of control": (["no", "yes\x00"], {}, ["'yes\\x00'"]),
     "one": (["7"], {}, ["only one value, 7"]),
     "none": ([""], {}, ["label-column"]),
-    "the same number": (["1", "2", "1.0", "unknown"], {}, ["the same number", "write both the same way"]),
+    "the same number": (["1", "2", "1.0", "unknown"], {}, ["'1' and '1.0'", "write both the same way"]),
     "capitals": (["Ill", "ill", "well", "WELL"], {}, ["'Ill' and 'ill', 'WELL' and 'well'", "write both the same way"]),
     "an accent": ([*YES, "y\u00e9s", "ye\u0301s"], {}, ["write both the same way"]),
     **{
