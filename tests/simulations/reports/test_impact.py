@@ -6,6 +6,7 @@ from fixtures.folders.studies import ALONE, HELPED, ended, study
 from matplotlib.text import Text
 from scipy import stats
 
+from simulations.reports.estimates import measure_named
 from simulations.reports.gains import answer
 from simulations.reports.impact import Impact, impact_table
 from simulations.reports.layout import lines
@@ -37,6 +38,7 @@ def test_clients_that_lose_more_than_a_point_are_harmed(tmp_path):
     as_recorded = 0.0966667 - 0.106667  # 29 instead of 32 of 300
     more = Impact.of([{0: -0.0101, 1: as_recorded, 2: 0.0, 3: 0.5}])
     assert (more.harmed, np.isnan(more.gain.low), more.shown) == (0.25, True, False)
+    assert Impact.of([dict.fromkeys(range(9), 0.0), {0: -0.1}]).harmed == pytest.approx(1 / 10)
 
 
 def test_the_worst_tenth_is_rounded_up():
@@ -91,6 +93,8 @@ def test_a_pooled_baseline_is_named_in_table_and_picture(tmp_path):
     figure = methods_figure(found)
     said = [text.get_text() for text in figure.findobj(Text)]
     assert "Points of accuracy over pooled training; right: payload" in said
+    other = [text.get_text() for text in methods_figure(found, measure=measure_named("auc")).findobj(Text)]
+    assert "Points of AUC over pooled training; right: payload" in other
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["fedhe"]
     assert "points of accuracy over pooled training" in " ".join(lines(impact_table(found)))
     assert "training alone" not in " ".join([*said, *lines(impact_table(found))])

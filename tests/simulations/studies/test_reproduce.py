@@ -854,6 +854,14 @@ def test_what_is_measured(key, value):
     assert measured(MEASURED, key) == (value if value is None else pytest.approx(value))
 
 
+def test_a_round_s_own_figure_goes_before_the_mean_of_the_clients_that_reported():
+    first = scored({"accuracy": 0.9, "global-accuracy": 0.9}) | {"accuracy": 0.1, "global_accuracy": 0.2}
+    later = scored({"accuracy": 0.5, "global-accuracy": 0.5}) | {"accuracy": 0.4, "global_accuracy": 0.6}
+    run = run_of([first, later])
+    keys = ("best:accuracy", "late:accuracy", "best:global-accuracy", "client-0:accuracy")
+    assert [measured(run, key) for key in keys] == pytest.approx([0.4, 0.25, 0.6, 0.5])
+
+
 def test_a_figure_that_was_not_measured_is_none():
     before = run_of([scored({"a": 0.9}) | {"numbers_up": 10}])
     assert (measured(before, "before:numbers_up"), measured(before, "numbers_up")) == (5, None)
