@@ -12,9 +12,6 @@ The sources of the models, and choices that the sources leave open:
 - *cnn1*, *cnn2*: Shen et al., "Federated Mutual Learning", section 5.1. The paper does not report the width of CNN1's
   hidden layer or the padding of convolutions: here it has 120 units, and there is no padding. CNN2's body consists of
   its convolutions only.
-- *cnn64*: FedHeNN's homogeneous model with the filters and hidden units of its authors' scripts. The scripts apply
-  dropout of 60 % to the logits; here there is none. As published, they take the cross-entropy of the 64 features and
-  align the softmax of the logits; here it is the other way round, as in the paper.
 - *cnn4*: ``FedAvgCNN`` of HtFLlib (Zhang et al., KDD 2025, arXiv 2506.03954), also used by FedTGP (AAAI 2024). Its
   architecture is McMahan et al.'s (AISTATS 2017, section 3), which pads the convolutions.
 - *fedhenn*: the five networks of Makhija et al., section 4.1: from one convolution and one linear layer to three of
@@ -99,10 +96,6 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
             "FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", Stack((6, 16), (120,)).build
         ),
         "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", Stack((128, 128, 128), ()).build),
-        "cnn64": ZooModel(
-            "FedHeNN's CNN of its authors' scripts: two convolutions 5x5 with 64 filters",
-            Stack((64, 64), (120, 64), kernel=5).build,
-        ),
         "cnn4": ZooModel(
             "HtFLlib's four-layer CNN: convolutions with 32 and 64 filters, 512 hidden units",
             Stack((32, 64), (512,), kernel=5).build,

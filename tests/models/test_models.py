@@ -28,7 +28,7 @@ TABULAR = tuple(f"tabular:{number}" for number in range(10))
 FEDHE = tuple(f"fedhe:{number}" for number in range(10))
 FEDPROTO = ("fedproto:18", "fedproto:20", "fedproto:22")
 FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
-NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", "cnn4", *FEDHE, *FEDHENN, *FEDPROTO, *TABULAR)
+NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn4", *FEDHE, *FEDHENN, *FEDPROTO, *TABULAR)
 SERIES = ("conv1d:small", "conv1d:medium", "conv1d:large")
 
 
@@ -57,8 +57,6 @@ LAYERS: list[Any] = [
     ("cnn1", CIFAR, [conv(3, 6, 3), conv(6, 16, 3), dense(16 * 36, 120), dense(120, 10)]),
     ("cnn2", CIFAR, [conv(3, 128, 3), 2 * (9 * 128 * 128 + 128), dense(128 * 4, 10)]),
     # 32 -> 28 -> 14 -> 10 -> 5, 28 -> 24 -> 12 -> 8 -> 4, 8 -> 4 -> 2 -> 2 (padded) -> 1
-    ("cnn64", CIFAR, [conv(3, 64, 5), conv(64, 64, 5), dense(64 * 25, 120), dense(120, 64), dense(64, 10)]),
-    ("cnn64", DIGITS, [conv(1, 64, 5), conv(64, 64, 5), dense(64, 120), dense(120, 64), dense(64, 10)]),
     ("cnn4", CIFAR, [conv(3, 32, 5), conv(32, 64, 5), dense(64 * 25, 512), dense(512, 10)]),
     ("cnn4", MNIST, [conv(1, 32, 5), conv(32, 64, 5), dense(64 * 16, 512), dense(512, 10)]),
     *(
