@@ -255,8 +255,12 @@ def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] 
     without = int(all(gap.paper is None for _, gap in known))
     others = " or ".join(dict.fromkeys(cell.against for cell, _ in known))
     legend_below(figure, handles[without:], labels[without:], f"{first} less that of {others}")
-    above = sum(gap.interval is not None and gap.interval[0] > 0 for _, gap in known)
-    return figure, f"{above} of {len(known)} differences are above 0 (95 % intervals)"
+    intervals = [(gap.interval, gap.paper) for _, gap in known if gap.interval and gap.paper != 0]
+    stated = [sorted(end * paper for end in interval)[0] > 0 for interval, paper in intervals if paper is not None]
+    if stated:
+        return figure, f"{sum(stated)} of {len(stated)} 95 % intervals are on the paper's side of 0"
+    above = sum(interval[0] > 0 for interval, _ in intervals)
+    return figure, f"{above} of {len(intervals)} 95 % intervals are above 0"
 
 
 def _gaining(columns: Mapping[str, Mapping[str, Impact]]) -> str:

@@ -608,7 +608,7 @@ def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
     assert told == [None, None, pytest.approx((-10, 0.0033), rel=0.02), pytest.approx((10, 0.0033), rel=0.02)]
 
 
-def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curves_rise(recipe, tmp_path):
+def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curves_rise(recipe, tmp_path, monkeypatch):
     """39, 40 and 44 are 11, 10 and 6 below FedHe: -9, deviation sqrt 7; Student's t of 2 degrees is 4.3027.
 
     FedHe's fourth seed, which rises by 0.06 in place of 0.02, has no partner.
@@ -632,6 +632,13 @@ def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curve
     assert lines == ["| Private | FedHe | accuracy | -9.00 | -15.57 to -2.43 | 0.028 | +8.00 | +8.00 |"]
     draw(small, found, [], records, tmp_path / "claim.png")
     assert (tmp_path / "claim.png").stat().st_size > 10_000
+    sides = []
+    monkeypatch.setattr(pictures, "headed", lambda figure, _, said: sides.append(said) or figure)
+    for figure in (58.0, 42.0):  # above FedHe's 50, and below it, as ours
+        recipe.write_text(recipe.read_text().replace("accuracy = 58.0", f"accuracy = {figure}"))
+        small = load(str(recipe))
+        draw(small, entries(small, list(small.cells()), records), [], records, tmp_path / "claim.png")
+    assert [side[:6] for side in sides] == ["0 of 1", "1 of 1"]
 
 
 def test_a_row_without_a_curve_takes_nothing_from_the_others(recipe, tmp_path):
