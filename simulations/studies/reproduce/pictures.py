@@ -258,9 +258,9 @@ def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] 
     intervals = [(gap.interval, gap.paper) for _, gap in known if gap.interval and gap.paper != 0]
     stated = [sorted(end * paper for end in interval)[0] > 0 for interval, paper in intervals if paper is not None]
     if stated:
-        return figure, f"{sum(stated)} of {len(stated)} 95 % intervals are on the paper's side of 0"
+        return figure, f"{sum(stated)} of {len(stated)} intervals (95 %) are on the paper's side of 0"
     above = sum(interval[0] > 0 for interval, _ in intervals)
-    return figure, f"{above} of {len(intervals)} 95 % intervals are above 0"
+    return figure, f"{above} of {len(intervals)} intervals (95 %) are above 0"
 
 
 def _gaining(columns: Mapping[str, Mapping[str, Impact]]) -> str:
