@@ -241,11 +241,8 @@ def check_options(config: RunConfig) -> None:
             raise ConfigError(unknown("config key", key, known or ["(none)"]))
     for side in find(config.algorithm).sides:
         _typed(config, side)
-    if config.pooled and config.features != "all":
-        raise ConfigError(
-            f"pooled = true and features = {config.features}: rows of different columns cannot be combined; set "
-            "features to all"
-        )
+    if config.pooled:
+        config.split(1)  # raises ConfigError if the rows to combine have different columns
     _check_capable(config, chosen(config))
 
 

@@ -70,12 +70,8 @@ class KnowledgeStrategy(Strategy, ABC):
         Whether each client receives its next download as soon as it has uploaded. Default: False.
     exchanges : bool
         Class attribute: whether clients learn from each other. Default: True.
-    sends : {"weights", "parts of weights", "small models", "prototypes", "logits", "representations", \
-"public samples", "nothing", "something else"}
-        Class attribute: what leaves a client in a round, by which `hetfl list algorithms` groups. "parts of weights":
-        the body, the head or some channels; "small models": a small model that is sent while the client's own model
-        stays; "prototypes" and "logits": the mean of each class; "representations": embeddings of samples that all
-        clients have; "public samples": only the samples, or predictions on them. Default: "something else".
+    sends : Sends
+        Class attribute: what leaves a client in a round; `Sends` explains the words. Default: "something else".
     parts : bool
         Class attribute: whether clients may have parts of one network with different widths, such as ``NAME@0.5``;
         ``models = "auto"`` then gives every second client half the width. Default: False.

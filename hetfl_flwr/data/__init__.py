@@ -19,7 +19,7 @@ from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.data.client_data import ClientData
 from hetfl_flwr.data.clients import Holding, digest_of, holdings, load_client_data, most_clients, own_digest
 from hetfl_flwr.data.domains import absolute, data_spec, kind_of, public_data, reread
-from hetfl_flwr.data.partitions import Partition, parse_partition
+from hetfl_flwr.data.partitions import parse_partition
 from hetfl_flwr.data.pivot import parse_pivot
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.data.samples import Samples, prepared
@@ -36,7 +36,6 @@ __all__ = [
     "DataSpec",
     "DatasetEntry",
     "Holding",
-    "Partition",
     "Reading",
     "Samples",
     "Split",

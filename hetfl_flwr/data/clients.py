@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hetfl_flwr.data.client_data import ClientData, digested
 from hetfl_flwr.data.domains import DataSet, data_sets, domain_labels
-from hetfl_flwr.data.partitions import IntArray
+from hetfl_flwr.data.frame import IntArray
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.scaling import scaled, scaled_as

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.data.frame import IntArray
 from hetfl_flwr.data.roles import in_words, is_text, twins_among
 from hetfl_flwr.data.spec import CLOCK, Column
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 TEXT = pa.string()
 
 Wanted = Literal["", "category", "number"]
@@ -195,6 +195,11 @@ def are_missing(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray
         return none
     numbers = pc.if_else(pc.match_substring_regex(cells, f"^{_CODE}$"), cells, pa.scalar(None, cells.type))
     return pc.or_(none, pc.is_in(numbers.cast(pa.float64()), codes))
+
+
+def marks_missing(word: str) -> bool:
+    """Return whether a word marks a missing number."""
+    return word in MISSING or word in NO_NUMBER or word.lower() in ABSENT
 
 
 def numbers_among(words: Sequence[str]) -> list[float]:

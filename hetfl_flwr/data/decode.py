@@ -11,7 +11,8 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.labels import IntArray, classes_of
+from hetfl_flwr.data.frame import IntArray
+from hetfl_flwr.data.labels import classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.overview import Overview
 from hetfl_flwr.data.samples import Arrays

@@ -14,8 +14,9 @@ from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED, DatasetEntry
 from hetfl_flwr.data.client_data import digested
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
+from hetfl_flwr.data.frame import IntArray
 from hetfl_flwr.data.images import image_spec, read_images
-from hetfl_flwr.data.labels import IntArray, classes_of, declared, read_codes, read_owners
+from hetfl_flwr.data.labels import classes_of, declared, read_codes, read_owners
 from hetfl_flwr.data.opening import Source, open_source
 from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import Reading, comma_list, parse_data_sets

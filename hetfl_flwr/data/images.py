@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hetfl_flwr.data.decode import cells_of, decode
-from hetfl_flwr.data.labels import IntArray, classes_of
+from hetfl_flwr.data.frame import IntArray
+from hetfl_flwr.data.labels import classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.rows import reason
 from hetfl_flwr.data.samples import Arrays

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from textwrap import shorten
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.columns import ABSENT, MIN_NUMBERS, NO_NUMBER, TEXT, are_missing, as_written
+from hetfl_flwr.data.columns import MIN_NUMBERS, TEXT, are_missing, as_written, marks_missing
+from hetfl_flwr.data.frame import IntArray
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
 
-IntArray = npt.NDArray[np.int64]
 Values = tuple[int | str, ...]
 
 MAX_UNDECLARED = 20
@@ -102,7 +101,7 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
         parts = [part.strip() for part in _SEVERAL.split(value)]
         if len(parts) > 1 and {*words}.issuperset(parts):
             return (f"{column}: {value!r} is treated as another class than {parts[0]!r}; {_SINGLE}", *alone)
-    none = ",".join(value for value in words if value in NO_NUMBER or value.lower() in ABSENT)
+    none = ",".join(value for value in words if marks_missing(value))
     note = f"{column}: {none} is treated as a class; set missing-values={none} if it means a missing label"
     return (note,) * bool(none) + alone
 

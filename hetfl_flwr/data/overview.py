@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import MISSING, BoolArray, Decision, FloatArray
-from hetfl_flwr.data.labels import IntArray, classes_of, read_owners
+from hetfl_flwr.data.frame import IntArray
+from hetfl_flwr.data.labels import classes_of, read_owners
 from hetfl_flwr.data.opening import Source, missing_among
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError

@@ -7,12 +7,11 @@ from logging import getLogger
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from hetfl_flwr.data.frame import IntArray
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 
-IntArray = npt.NDArray[np.int64]
 Generator = np.random.Generator
 
 _LOGGER = getLogger(__name__)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from hetfl_flwr.data.columns import numbers_among
 from hetfl_flwr.data.decode import batches, cells_of, decode
-from hetfl_flwr.data.labels import IntArray
+from hetfl_flwr.data.frame import IntArray
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import SeriesLayout
 from hetfl_flwr.data.roles import in_words

@@ -22,7 +22,8 @@ from hetfl_flwr.data.columns import (
     read,
     rival,
 )
-from hetfl_flwr.data.labels import IntArray, classes_of
+from hetfl_flwr.data.frame import IntArray
+from hetfl_flwr.data.labels import classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import parse_categories

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from charset_normalizer import from_bytes
 
-from hetfl_flwr.data.columns import ABSENT, MIN_NUMBERS, MISSING, NO_NUMBER, NUMBER, TEXT
+from hetfl_flwr.data.columns import MIN_NUMBERS, NUMBER, TEXT, marks_missing
 from hetfl_flwr.data.folders import ending, opened
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.errors import DataError
@@ -325,7 +325,7 @@ def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
         return False
     columns = [[cell.strip() for cell in column if dialect.quote not in cell] for column in zip(*rows, strict=True)]
     shapes = [
-        {re.sub(r"[+-]?\d+(?:[.,]\d+)?", "0", cell) for cell in column if not _is_none(cell)} for column in columns
+        {re.sub(r"[+-]?\d+(?:[.,]\d+)?", "0", cell) for cell in column if not marks_missing(cell)} for column in columns
     ]
     alike = all(len({"0" in shape for shape in column}) < 2 for column in shapes)
     return alike and (len(lines) > 2 or any(len(column) == 1 and "0" in min(column) for column in shapes))
@@ -443,7 +443,7 @@ def _units(rows: Sequence[Sequence[str]], width: int) -> str:
         return ""
     found = ""
     for unit, column in zip(_names_in(row), zip(*below, strict=True), strict=True):
-        none = _is_none(unit)
+        none = marks_missing(unit)
         numbers = all(NUMBER.fullmatch(cell.strip()) for cell in column if cell.strip()) and any(column)
         if not none and (not numbers or any(map(str.isdigit, unit[:1]))):
             return ""
@@ -458,14 +458,9 @@ def _names_in(row: Sequence[str]) -> list[str]:
 def _heads_numbers(rows: Sequence[Sequence[str]]) -> bool:
     """Return whether the first row has a word above a column of mostly numbers."""
     numbers = [_numbers(row) for row in rows[1:]]
-    words = [not (_is_none(cell.strip()) or NUMBER.fullmatch(cell.strip())) for cell in rows[0]]
+    words = [not (marks_missing(cell.strip()) or NUMBER.fullmatch(cell.strip())) for cell in rows[0]]
     columns = zip(words, *numbers, strict=False)
     return any(word and 2 * sum(below) > len(numbers) for word, *below in columns)
-
-
-def _is_none(cell: str) -> bool:
-    """Return whether a cell marks a missing number."""
-    return cell in MISSING or cell in NO_NUMBER or cell.lower() in ABSENT
 
 
 def _numbers(row: Sequence[str]) -> list[bool]:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.decode import cells_of, decode
-from hetfl_flwr.data.labels import IntArray, check_filled
+from hetfl_flwr.data.frame import IntArray
+from hetfl_flwr.data.labels import check_filled
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text

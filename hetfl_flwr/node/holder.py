@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError, StateError
-from hetfl_flwr.learning.metrics import Metrics, domain_scores
+from hetfl_flwr.learning.metrics import Metrics, weighted_mean
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
 from hetfl_flwr.learning.training import evaluate, make_optimizer
@@ -453,7 +453,12 @@ def _copy(download: Arrays) -> Arrays:
 
 
 def _validation_and_domain_metrics(node: Node, model: nn.Module, accuracy: float) -> Metrics:
-    """Evaluate a model on the validation samples and, if the data has domains, on the other domains."""
+    """Evaluate a model on the validation samples and, if the data has domains, on the other domains.
+
+    ``acc`` is the accuracy on the test samples of all domains together and ``fwt`` that on those of the other domains,
+    as in Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", section "Metrics". A metric
+    whose domains have no test samples is left out.
+    """
     data = node.data
     metrics: Metrics = {}
     if len(data.validation):
@@ -465,8 +470,11 @@ def _validation_and_domain_metrics(node: Node, model: nn.Module, accuracy: float
         accuracies = {domain: one.accuracy for domain, one in measured.items()}
         samples = {domain: one.samples for domain, one in measured.items()}
         own = len(measured)
-        scores = domain_scores({**accuracies, own: accuracy}, own, {**samples, own: len(data.test)})
-        metrics |= {name: value for name in ("acc", "fwt") if (value := getattr(scores, name)) is not None}
+        scores = {
+            "acc": weighted_mean({**accuracies, own: accuracy}, {**samples, own: len(data.test)}),
+            "fwt": weighted_mean(accuracies, samples),
+        }
+        metrics |= {name: score for name, score in scores.items() if score is not None}
     return metrics
 
 

@@ -27,10 +27,9 @@ from pydantic import TypeAdapter
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, listed
 from hetfl_flwr.errors import ConfigError, cause
-from hetfl_flwr.learning.metrics import mean
+from hetfl_flwr.learning.metrics import FRACTIONS, mean
 from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo
 from hetfl_flwr.runs.record import Round, Summary
-from hetfl_flwr.server.exchange import FRACTIONS
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
 from hetfl_flwr.wire.naming import distinct

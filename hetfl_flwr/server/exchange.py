@@ -19,6 +19,7 @@ from warnings import catch_warnings, filterwarnings
 from flwr.app import MessageType
 
 from hetfl_flwr.errors import Failure, PayloadError
+from hetfl_flwr.learning.metrics import FRACTIONS
 from hetfl_flwr.server.guard import MIN_KNOWN, ROWS_FACTOR, Guard, Sizes, measure
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
@@ -33,12 +34,6 @@ from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen, interned
 if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
     from hetfl_flwr.strategy import KnowledgeStrategy
-
-FRACTIONS = {
-    *("accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"),
-    *("balanced-accuracy", "macro-f1", "auc", "majority"),
-}
-"""Metrics that are fractions in [0, 1]."""
 
 MAX_SAMPLES = 2**53
 """Upper limit of a client's samples; integers up to it are exact in float64."""

@@ -15,6 +15,9 @@ from simulations.audit.readings import PayloadReading, class_means, compared
 from simulations.audit.subject import Predictor, Subject
 from simulations.reports.runs import mean_of
 
+PENALTY = 1.0
+"""Penalty of the ridge regression from features to class histograms, above 0."""
+
 IMITATIONS = 24
 """Default number of clients that an attacker imitates to learn how uploads reflect class histograms."""
 
@@ -203,24 +206,24 @@ def features_of(logits: Tensor, labels: Tensor, classes: int) -> Scores:
     return found
 
 
-def calibrated(features: Scores, imitated: Sequence[Scores], truth: Sequence[Scores], penalty: float = 1.0) -> Scores:
+def calibrated(features: Scores, imitated: Sequence[Scores], truth: Sequence[Scores]) -> Scores:
     """Return the class histogram (C,) of features (C, F), calibrated on imitations of known histograms.
 
-    A ridge regression (`penalty` above 0, on standardized features) over all classes and imitations, at least one,
+    A ridge regression (penalty `PENALTY`, on standardized features) over all classes and imitations, at least one,
     predicts a class's share from its features; the result is projected to the simplex. Features that do not vary give
     all classes the mean share.
 
     Examples
     --------
-    >>> shares = [np.array([0.7, 0.3]), np.array([0.1, 0.9])]
-    >>> calibrated(np.array([[0.6], [0.4]]), [one[:, None] for one in shares], shares, 1e-6).round(3).tolist()
+    >>> shares = [np.array([0.7, 0.3]), np.array([0.1, 0.9])] * 100
+    >>> calibrated(np.array([[0.6], [0.4]]), [one[:, None] for one in shares], shares).round(2).tolist()
     [0.6, 0.4]
     """
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    model: Any = make_pipeline(StandardScaler(), Ridge(alpha=penalty))  # type: ignore[no-untyped-call]
+    model: Any = make_pipeline(StandardScaler(), Ridge(alpha=PENALTY))  # type: ignore[no-untyped-call]
     model.fit(np.concatenate(imitated), np.concatenate(truth))
     return shares_of(np.clip(model.predict(features), 0, None))
 

@@ -23,8 +23,8 @@ STEPS, RATE = 400, 0.05
 STARTS, LONG = 4, 1000
 """Random starts of gradient inversion, of which the best is kept, and its steps."""
 
-SMOOTH = 1e-2
-"""Default weight of the total variation."""
+SMOOTH_OUTPUTS, SMOOTH_GRADIENT = 1e-2, 1e-3
+"""Weights of the total variation in the inversion of outputs, and of gradients."""
 
 LARGEST_BATCH, SHOWN = 8, 10
 """Largest batch whose gradient is inverted, and maximum number of pictures of a client."""
@@ -131,12 +131,12 @@ def psnr(picture: Scores, original: Scores) -> float:
     return inf if error == 0 else -10 * log10(error)
 
 
-def invert_outputs(outputs: Predictor, targets: Tensor, centre: Tensor, smooth: float = SMOOTH) -> Tensor:
+def invert_outputs(outputs: Predictor, targets: Tensor, centre: Tensor) -> Tensor:
     """Return inputs (N, *shape) whose outputs, such as embeddings or logits, are closest to targets (N, D).
 
     He, Zhang and Lee, "Model Inversion Attacks Against Collaborative Inference", ACSAC 2019, Eq. (3)-(5): white-box
     regularized maximum likelihood estimation. If the target is the mean embedding or logits of a class, the result is a
-    picture of the class. See `descended` for `centre` and `smooth`.
+    picture of the class. See `descended` for `centre`.
     """
     scale = targets.square().mean().clamp(min=1e-12)
 
@@ -144,7 +144,7 @@ def invert_outputs(outputs: Predictor, targets: Tensor, centre: Tensor, smooth: 
         return functional.mse_loss(outputs(inputs), targets) / scale
 
     grey = torch.full((len(targets), *centre.shape), 0.5)
-    return descended(loss, [grey], centre, smooth=smooth, signed=False, steps=STEPS)
+    return descended(loss, [grey], centre, smooth=SMOOTH_OUTPUTS, signed=False, steps=STEPS)
 
 
 def invert_gradient(
@@ -153,7 +153,6 @@ def invert_gradient(
     gradient: Sequence[Tensor],
     labels: Tensor,
     centre: Tensor,
-    smooth: float = 1e-3,
 ) -> Tensor:
     """Return the batch (B, *shape) whose gradient points in the same direction as a known one.
 
@@ -162,7 +161,7 @@ def invert_gradient(
     several random starts.
 
     `outputs` maps inputs to the logits of the model before the step, computed with `parameters`. `gradient` may have
-    any positive factor. The labels (B,) are known. See `descended` for `centre` and `smooth`.
+    any positive factor. The labels (B,) are known. See `descended` for `centre`.
     """
     wanted = torch.cat([one.flatten() for one in gradient])
 
@@ -173,7 +172,7 @@ def invert_gradient(
 
     random = torch.Generator().manual_seed(0)
     starts = [torch.rand((len(labels), *centre.shape), generator=random) for _ in range(STARTS)]
-    return descended(loss, starts, centre, smooth=smooth, signed=True, steps=LONG)
+    return descended(loss, starts, centre, smooth=SMOOTH_GRADIENT, signed=True, steps=LONG)
 
 
 def descended(

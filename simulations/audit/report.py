@@ -48,7 +48,7 @@ class Attack(NamedTuple):
 
 
 def attacks(shadows: int, mimics: int) -> list[Attack]:
-    """Return all attacks, in the order of the table; see `audited` for the parameters."""
+    """Return all attacks, in the order of the table; `audited` describes the parameters."""
     return [
         Attack("membership: LiRA, offline (Carlini et al. 2022)", partial(by_likelihood, shadows=shadows)),
         *(Attack(f"labels: {name}{one.authors}", one.run, one.fits, False) for name, one in UPLOAD_READERS.items()),
@@ -97,24 +97,12 @@ def audited(
 ) -> Audit:
     """Run all attacks that fit a run's payload, and write the results to its folder.
 
+    The arguments are those of `simulations.api.audit`; `places` are its ``nodes``. In addition, `mimics` is the number
+    of clients that are imitated to learn how uploads reflect class histograms, 1 or more.
+
     Raises `ConfigError` if the device is not available, or no attack can read the uploads, or none can without the
     clients' data, and `RunFolderError` if the run, its uploads or its data are missing, or the folder cannot be
     written.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    device : str
-        Device of the attacks, as the config key ``device``.
-    shadows : int
-        Shadow models that LiRA trains for each client, 2 or more.
-    clients : int
-        Number of clients to attack, from the first. 0: all.
-    mimics : int
-        Clients that are imitated to learn how uploads reflect class histograms, 1 or more.
-    places : mapping of int to Path, optional
-        For a deployment, each client's ``state-dir`` or data. Without it, only the uploads themselves are read.
     """
     find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:

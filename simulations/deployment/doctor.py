@@ -316,11 +316,11 @@ def check_memory(node: JoiningNode) -> str:
     return text
 
 
-def free_memory(cgroup: Path = CGROUP) -> int:
+def free_memory() -> int:
     """Return the memory in bytes that a new process can use, within the limit of a container."""
     free: int = psutil.virtual_memory().available
     try:
-        limit, used = ((cgroup / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        limit, used = ((CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
         return free if limit == "max" else min(free, max(int(limit) - int(used), 0))
     except (OSError, ValueError):
         return free

@@ -12,7 +12,6 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from clients.local import LocalClient
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
@@ -139,20 +138,3 @@ def test_an_algorithm_that_knows_no_weights_is_refused(make_config, run_federati
     config = make_config(algorithm="fixtures.echo", models="mlp", class_weights="balanced", rounds=1, min_clients=1)
     with pytest.raises(TooFewClients, match=r"class-weights"):
         run_federation(config)
-
-
-# --- scores over domains, against the rows of FedH2L's tables ------------------------------------
-
-
-def test_a_row_of_the_paper_s_over_domains_of_unlike_sizes():
-    """PACS, FedH2L on photo: BWT 99.80, FWT 80.66, ACC 83.86: photo is 1,670 of the 9,991 images, and
-    (1670 * 99.80 + 8321 * 80.66) / 9991 = 83.86, where the plain mean of four domains would be 85.45.
-    """
-    accuracies, samples = {0: 0.9980, 1: 0.8066, 2: 0.8066, 3: 0.8066}, {0: 1670, 1: 2048, 2: 2344, 3: 3929}
-    scores = domain_scores(accuracies, 0, samples)
-    assert scores.acc == pytest.approx(0.8386, abs=1e-4)
-    assert scores.bwt == 0.9980
-    assert domain_scores(accuracies, 0).acc == pytest.approx(0.8545, abs=1e-4)
-    alone = domain_scores({0: 0.5, 1: 0.0}, 0, {0: 10, 1: 0})
-    assert (alone.acc, alone.fwt) == (0.5, None)
-    assert domain_scores({0: 0.0, 1: 0.0}, 0, {0: 0, 1: 0}).acc is None

@@ -154,13 +154,26 @@ def test_scores_over_domains_are_those_of_each_domain_s_test_samples(make_config
 
 
 def test_domains_count_by_their_samples():
-    """The own test: 1 of 1 right. Others: 1 of 2 and 0 of 3 right, so FWT = 1 / 5 and ACC = 2 / 6."""
+    """The own test: 1 of 1 right. Others: 1 of 2 and 0 of 3 right, so FWT = 1 / 5 and ACC = 2 / 6.
+
+    So does the paper: on PACS, FedH2L on photo has BWT 99.80, FWT 80.66 and ACC 83.86. Photo is 1,670 of the 9,991
+    images, and (1670 * 99.80 + 8321 * 80.66) / 9991 = 83.86, where the plain mean of four domains would be 85.45.
+    """
     node = linear_node([[1.0, 0.0]], [0], HALF_RIGHT)
     others = [([[1.0, 0.0], [0.0, 1.0]], [0, 0]), ([[1.0, 0.0]] * 3, [1, 1, 1])]
     samples = tuple(node.data.test.like(torch.tensor(inputs), torch.tensor(labels)) for inputs, labels in others)
     node = replace(node, data=replace(node.data, others=samples))
     _, _, metrics = LocalClient(node).evaluate([], {ROUND: 1})
     assert (metrics["accuracy"], metrics["fwt"], metrics["acc"]) == (1.0, pytest.approx(0.2), pytest.approx(1 / 3))
+
+
+@pytest.mark.parametrize(("own", "scores"), [(2, {"acc": 0.5}), (0, {})])
+def test_domains_without_samples_have_no_score(own, scores):
+    """The own test: 1 of 2 right, or none to measure; the other domain has no samples."""
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 0], HALF_RIGHT)
+    data = replace(node.data, test=node.data.test.first(own), others=(node.data.test.first(0),))
+    _, _, metrics = LocalClient(replace(node, data=data)).evaluate([], {ROUND: 1})
+    assert {name: metrics[name] for name in ("acc", "fwt") if name in metrics} == scores
 
 
 def test_local_work_can_be_multiplied_and_counted_in_passes():

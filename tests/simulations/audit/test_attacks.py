@@ -72,10 +72,11 @@ class TestLabels:
         assert inferred_label(bias.grad) == labels[0]
 
     def test_features_that_are_the_histogram_are_read_and_noise_is_not(self):
+        """With 5 classes of 39 clients, the penalty of 1 takes 1 / 196 of each share's distance from the mean."""
         rng = np.random.default_rng(0)
         truth = [rng.dirichlet(np.ones(5)) for _ in range(40)]
-        total = calibrated(truth[0][:, None], [one[:, None] for one in truth[1:]], truth[1:], 1e-6)
-        assert np.abs(total - truth[0]).sum() < 2e-6
+        total = calibrated(truth[0][:, None], [one[:, None] for one in truth[1:]], truth[1:])
+        assert np.abs(total - truth[0]).sum() < 0.01
         noise = calibrated(rng.normal(size=(5, 1)), [rng.normal(size=(5, 1)) for _ in truth[1:]], truth[1:])
         assert np.abs(noise - 0.2).sum() < 0.1
 
@@ -117,26 +118,28 @@ class TestPictures:
     def likeness(found: torch.Tensor, originals: torch.Tensor) -> float:
         return float(np.mean([psnr(a, b) for a, b in zip((found + CENTRE).numpy(), originals.numpy(), strict=True)]))
 
-    def test_the_outputs_of_an_identity_are_the_pictures_and_noise_gives_none(self):
+    def test_the_outputs_of_an_identity_are_the_pictures_and_noise_gives_none(self, monkeypatch):
         """A flat picture of the pixels' mean is as like as what noise gives: PSNR of about 7 dB."""
+        monkeypatch.setattr(pictures, "SMOOTH_OUTPUTS", 0.0)
         originals = self.smooth(3)
-        found = invert_outputs(nn.Flatten(), (originals - CENTRE).flatten(1), CENTRE, smooth=0.0)
+        found = invert_outputs(nn.Flatten(), (originals - CENTRE).flatten(1), CENTRE)
         assert self.likeness(found, originals) > 35
         noise = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
         flat = originals.mean().expand_as(originals) - CENTRE
-        found = invert_outputs(nn.Flatten(), noise, CENTRE, smooth=0.0)
+        found = invert_outputs(nn.Flatten(), noise, CENTRE)
         assert self.likeness(found, originals) < self.likeness(flat, originals)
 
     @pytest.mark.parametrize("known", [True, False])
     def test_the_gradient_of_one_sample_is_that_sample_and_noise_is_none(self, known, monkeypatch):
         monkeypatch.setattr(pictures, "STARTS", 2)
         monkeypatch.setattr(pictures, "LONG", 300)
+        monkeypatch.setattr(pictures, "SMOOTH_GRADIENT", 0.0)
         torch.manual_seed(0)
         model, originals, labels = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), self.smooth(1), torch.tensor([3])
         loss = functional.cross_entropy(model(originals - CENTRE), labels)
         gradient = [one.detach() for one in torch.autograd.grad(loss, list(model.parameters()))]
         gradient = gradient if known else [torch.randn_like(one) for one in gradient]
-        found = invert_gradient(model, [*model.parameters()], gradient, labels, CENTRE, smooth=0.0)
+        found = invert_gradient(model, [*model.parameters()], gradient, labels, CENTRE)
         assert (self.likeness(found, originals) > 30) == known
 
     def test_each_picture_is_set_beside_its_own(self):

@@ -321,11 +321,12 @@ def test_too_little_memory_or_disk_is_a_failure_and_little_a_warning(monkeypatch
 
 def test_free_memory_is_within_the_limit_of_a_container(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**9))
-    assert doctor.free_memory(tmp_path) == 10**9
+    monkeypatch.setattr(doctor, "CGROUP", tmp_path)
+    assert doctor.free_memory() == 10**9
     for limit, free in (("max", 10**9), ("500000000", 400_000_000), ("50000000", 0)):
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text("100000000\n")
-        assert doctor.free_memory(tmp_path) == free
+        assert doctor.free_memory() == free
 
 
 @pytest.mark.parametrize("broken", ["Python", "packages"])
