@@ -5,6 +5,7 @@ Every factory takes run-config keys with underscores, and an algorithm's own key
 
 import multiprocessing
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -227,6 +228,23 @@ def hetfl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
         return Done(ended.value.code or 0, *capfd.readouterr())
 
     return call
+
+
+BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: the system's, or the one that `playwright install chromium` fetches."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    system = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as started:
+        try:
+            chromium = started.chromium.launch(executable_path=system)
+        except playwright.Error:
+            pytest.skip("no Chromium: playwright install chromium")
+        yield chromium
+        chromium.close()
 
 
 RAY_MEMORY = 80 * 2**20

@@ -136,9 +136,38 @@ FREE = PayloadSpec((ArraySpec("indices", (ROWS,), "int32", 0, 9), ArraySpec("val
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4])
-def test_a_size_that_only_the_sender_knows_may_be_any_up_to_its_limit_and_is_one_for_all_arrays(refusal, rows):
+def test_a_size_that_only_the_sender_knows_may_be_any_up_to_its_limit(rows):
     arrays = [np.zeros(rows, np.int32), np.zeros((rows, 2), np.float32)]
     sent = to_record(FREE.check_named(dict(zip(FREE.names, arrays, strict=True)), "x"))
     assert [len(array) for array in decode(FREE, sent, "x").values()] == [rows, rows]
-    unlike = {"indices": np.zeros(3, np.int32), "values": np.zeros((2, 2), np.float32)}
-    assert "'values' has R = 2" in refusal(PayloadError, FREE.check_named, unlike, "x")
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "said"),
+    [
+        (np.zeros(5, np.int32), np.zeros((5, 2), np.float32), "'indices' has shape (5,)"),
+        (np.zeros(3, np.int32), np.zeros((3, 3), np.float32), "'values' has shape (3, 3)"),
+        (np.zeros(3, np.int32), np.zeros((2, 2), np.float32), "'values' has R = 2"),
+        (np.zeros((), np.int32), np.zeros((2, 2), np.float32), "'indices' has shape ()"),
+        (np.full(2, 10, np.int32), np.zeros((2, 2), np.float32), "'indices' has values above 9"),
+        (np.full(2, -1, np.int32), np.zeros((2, 2), np.float32), "'indices' has values below 0"),
+    ],
+)
+def test_sizes_and_values_out_of_bounds_are_named(refusal, indices, values, said):
+    assert said in refusal(PayloadError, FREE.check_named, {"indices": indices, "values": values}, "client 3")
+
+
+POSTERIORS = ArraySpec("posteriors", (2, 2), "float32", sums_to_one=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[0.5, 0.5], [0.6, 0.5]], "off by 0.1"),
+        ([[0.5, 0.5], [0.4, 0.5]], "off by 0.1"),
+        ([[0.5, 0.5], [1.5, -0.5]], "below 0"),
+        ([[0.5, 0.5], [0.5, 0.5 + 2e-4]], "off by 0.0002"),
+    ],
+)
+def test_rows_that_are_no_distribution_are_refused(refusal, rows, said):
+    assert said in refusal(PayloadError, POSTERIORS.check, np.float32(rows), "client 1")

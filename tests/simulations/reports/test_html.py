@@ -4,9 +4,10 @@ import json
 from base64 import b64decode
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 from fixtures.folders.pages import Page
-from fixtures.folders.run_folders import LINES, SILENT, client, line, make
+from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
 
 from hetfl_flwr.errors import RunFolderError
 from simulations.reports.report import write_report
@@ -74,6 +75,15 @@ def test_pictures_can_show_any_name(tmp_path, name):
     assert len(pictures(page)) == 2  # the second shows the partition
 
 
+def test_the_page_does_not_depend_on_matplotlib_settings(tmp_path):
+    folders = [make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")]
+    first, second = tmp_path / "first.html", tmp_path / "second.html"
+    write_report(folders, first)
+    with mpl.rc_context({"text.color": "white", "axes.edgecolor": "white", "font.size": 20, "svg.fonttype": "none"}):
+        write_report(folders, second)
+    assert first.read_bytes() == second.read_bytes()
+
+
 def test_the_page_is_self_contained(tmp_path):
     page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
     assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
@@ -110,3 +120,31 @@ def test_missing_or_broken_runs_and_unwritable_files_are_refused(tmp_path, refus
         refusal(RunFolderError, write_report, runs, path)
     (folder / "summary.json").write_text("{}\n")
     assert "summary.json" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
+def test_the_page_in_a_browser(tmp_path, browser, scheme):
+    """On an offline phone: no requests, no errors, and nothing is wider than the screen."""
+    failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200, "node": 1}
+    one = make(tmp_path / "run", [*LINES[:3], line(3, [0.7, 0.9], failures=[failure])])
+    path = write_report([finish(one), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, offline=True)
+    page, events = context.new_page(), []
+    page.on("console", lambda message: events.append(message.text))
+    page.on("pageerror", lambda error: events.append(str(error)))
+    page.on("dialog", lambda dialog: (events.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: events.append(request.url))
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert [one for one in events if not one.startswith("data:")] == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    sizes = page.eval_on_selector_all("img", "all => all.map(one => [one.naturalWidth, one.clientWidth])")
+    assert sizes
+    assert all(0.75 * natural < width <= natural for natural, width in sizes), "texts in a picture become too small"
+    scrolled = page.eval_on_selector_all("figure", "all => all.map(one => one.scrollWidth > one.clientWidth)")
+    assert not any(scrolled), "a picture is wider than the screen"
+    lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
+    assert (page.evaluate(lightness) > 384) == (scheme == "light")
+    assert len(page.screenshot(full_page=True)) > 20_000
+    context.close()

@@ -10,7 +10,8 @@ from simulations.reports.estimates import measure_named
 from simulations.reports.gains import answer
 from simulations.reports.impact import Impact, impact_table
 from simulations.reports.layout import lines
-from simulations.reports.plots.impact import methods_figure
+from simulations.reports.plots.drawing import write_figure
+from simulations.reports.plots.impact import draw_impact, methods_figure
 from simulations.reports.runs import load_run
 
 
@@ -63,6 +64,24 @@ def test_methods_are_sorted_by_gain_including_the_baseline(tmp_path):
 
 def test_without_a_baseline_there_is_no_answer(tmp_path):
     assert answer([load_run(ended(tmp_path / "run", [0.5, 0.6], algorithm="fedhe", seed=0))]) is None
+
+
+def test_the_picture_has_a_row_per_method_and_a_dot_per_client(tmp_path):
+    from matplotlib.figure import Figure
+
+    found = standing_of(study(tmp_path))
+    axes = Figure().subplots()
+    draw_impact(axes, {one.label: one.impact for one in found}, {"fedhe": "3 kB"})
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["local", "fedhe"]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in dots] == [3, 3]
+    assert dots[1].get_ydata() == pytest.approx([1.18] * 3)  # below its row, whose mean is above
+    assert dots[1].get_xdata() == pytest.approx([10.03333, 0.0, -20.0], abs=1e-4)
+    assert [text.get_text() for text in axes.texts] == ["3 kB"]
+    means = [line for line in axes.lines if line.get_marker() == "D"]
+    assert [line.get_markerfacecolor() == "white" for line in means] == [True, False]
+    write_figure(methods_figure(found), tmp_path / "picture.svg")
+    assert (tmp_path / "picture.svg").read_text().count("<path") > 10
 
 
 def test_a_pooled_baseline_is_named_in_table_and_picture(tmp_path):
