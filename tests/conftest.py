@@ -247,6 +247,22 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+RAY_MEMORY = 80 * 2**20
+"""Bytes of the object store of a node of a Ray cluster."""
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Any]:
+    """Start a Ray cluster on loopback, with a head that runs nothing."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "object_store_memory": RAY_MEMORY, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster
+    cluster.shutdown()
+
+
 @pytest.fixture
 def halves(lab: Lab) -> Callable[..., Halves]:
     """Build both sides of a method, for rounds without an engine."""

@@ -4,8 +4,6 @@ from math import inf, nan
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hetfl_flwr.config import (
     AUTO_MODELS,
@@ -17,7 +15,6 @@ from hetfl_flwr.config import (
     parse_setting,
     read_toml,
     simulated,
-    to_toml,
 )
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.methods import check_options, find, names
@@ -169,24 +166,6 @@ def test_every_node_key_sets_a_key_that_exists():
         assert for_node(config, {node_key: value}).to_flat()[key] == value
 
 
-VALUES = {
-    "fraction": st.floats(0, 1, exclude_min=True),
-    "rounds": st.integers(1, 2**31 - 1),
-    "resume": st.booleans(),
-    "data-dir": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0~"), max_size=30),
-    "fedhe.alpha": st.floats(0, 1e9),
-    "my_pkg.sub.algo.beta": st.integers(-9, 9) | st.booleans(),
-}
-
-
-@given(st.fixed_dictionaries({}, optional=VALUES))
-def test_a_config_survives_its_toml_file(tmp_path_factory, values):
-    config = RunConfig.from_flat(values)
-    path = tmp_path_factory.mktemp("toml") / "config.toml"
-    path.write_text(to_toml(config.to_flat()))
-    assert typed(RunConfig.from_flat(read_toml(path)).to_flat()) == typed(config.to_flat())
-
-
 def test_a_toml_file_may_begin_with_the_mark_of_its_encoding_and_nest_or_quote_tables(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text('rounds = 7\n[my_pkg.algo]\nbeta = 1\n["my_pkg.other"]\ngamma = 2\n', encoding="utf-8-sig")
@@ -213,12 +192,6 @@ def test_a_setting_of_the_command_line_is_read_as_toml_or_as_a_word(refusal, tex
     assert typed(dict([parse_setting(text)])) == typed({key: value})
     for none in ("rounds", "=3", ""):
         assert f"'{none}'" in refusal(ConfigError, parse_setting, none)
-
-
-@pytest.mark.slow
-@given(st.text(max_size=40))
-def test_no_text_makes_the_reader_of_settings_stumble(text):
-    assert isinstance(parse_setting(f"key={text}")[1], bool | int | float | str)
 
 
 def test_every_key_that_names_a_file_or_folder_refuses_what_can_name_none(refusal):

@@ -26,7 +26,6 @@ from simulations.engine.objects import stored
 from simulations.inference.loading import client_number
 from simulations.reports.partition import load_split
 from simulations.reports.plots.comparison import run_figure
-from simulations.reports.plots.partition import split_figure
 from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
@@ -364,9 +363,6 @@ class TestPartitionCommand:
         shown = load_split(config)
         assert shown.shares.name.tolist()[:3] == ["..", "General Hospital", "a/b"]
         assert [*shown.counts] == ["ill", "well"]
-        heat = split_figure(shown).axes[0]
-        assert [tick.get_text() for tick in heat.get_xticklabels()] == ["ill", "well"]
-        assert [tick.get_text() for tick in heat.get_yticklabels()][:2] == ["0 ..", "1 General Hospital"]
 
     def test_classes_of_different_data_sets_stand_in_columns_of_their_own(self, table):
         """Digits have no class ill, the table has no class 3."""

@@ -149,16 +149,6 @@ def test_what_a_killed_process_was_keeping_is_not_written_through(tmp_path, monk
     assert FileStore(tmp_path, 3).read() == b"older"
 
 
-def test_a_half_written_temporary_file_is_never_read(tmp_path, monkeypatch):
-    store = FileStore(tmp_path, 3)
-    store.write(b"older")
-    die_before_renames(monkeypatch)
-    with pytest.raises(SystemExit):
-        store.write(b"newer")
-    assert len(list(tmp_path.iterdir())) == 2
-    assert FileStore(tmp_path, 3).read() == b"older"
-
-
 @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
 def test_a_failed_write_is_named_and_the_older_blob_stays(refusal, tmp_path, monkeypatch, step):
     store = FileStore(tmp_path, 3)

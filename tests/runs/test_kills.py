@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -318,33 +317,17 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
 
 # --- the state of something else -----------------------------------------------------------------
 
-OTHER = {
-    "algorithm": ({"algorithm": "local"}, "another algorithm: found 'fedhe', expected 'local'"),
-    "model": ({"models": f"{NORMED},lenet5"}, "another model: found 'mlp', expected 'lenet5'"),
-    "run": ({}, "another run: found '7', expected '8'"),
-    "client_id": ({"models": "mlp"}, "another client_id: found 0, expected 1"),
-}
-"""What a run changes in relation to the one before it, and what is said to the client with the older state."""
 
-
-@pytest.mark.parametrize("other", OTHER)
-def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, run_federation, refusal, tmp_path):
-    keys, said = OTHER[other]
-    models = keys.get("models", SMALL["models"]) if other == "client_id" else SMALL["models"]
-    before = make_config(**{**SMALL, "algorithm": "fedhe", "models": models}, rounds=1, state_dir=str(tmp_path / "s"))
+def test_a_run_refuses_the_state_of_something_else_by_name(make_config, run_federation, refusal, tmp_path):
+    """`test_state` has each thing that it may be of."""
+    before = make_config(**{**SMALL, "algorithm": "fedhe"}, rounds=1, state_dir=str(tmp_path / "s"))
     run_federation(before)
-    run_id, mine = (8 if other == "run" else 7), tmp_path / "s" / "run-7"
-    if other == "client_id":
-        shutil.copy(mine / "client-0.safetensors", mine / "client-1.safetensors")
-    for path in mine.iterdir():
-        if path.name != "client-1.safetensors":
-            path.unlink()
-    mine.rename(tmp_path / "s" / f"run-{run_id}")
-    after = before.with_values({**keys, "output-dir": str(tmp_path / "after")})
-    line = refusal(FederationError, run_federation, after, run_id=run_id)
-    file = tmp_path / "s" / f"run-{run_id}" / "client-1.safetensors"
+    file = tmp_path / "s" / "run-7" / "client-1.safetensors"
+    after = before.with_values({"models": f"{NORMED},lenet5", "output-dir": str(tmp_path / "after")})
+    line = refusal(FederationError, run_federation, after)
     assert line.startswith("client 1, client registration: client 1 (")
+    said = "another model: found 'mlp', expected 'lenet5'"
     assert f"{file}: state of {said}; use another state-dir or delete it" in line
     file.unlink()
-    run_federation(after, run_id=run_id)
+    run_federation(after)
     assert entries(tmp_path / "after")[1]["failures"] == []

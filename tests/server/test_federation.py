@@ -39,11 +39,6 @@ def exchange(federation, answers=None, kind="train"):
 # --- who is here ---------------------------------------------------------------------------------
 
 
-def test_the_answer_to_the_register_comes_back_as_it_was():
-    here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
-    assert list(federation_of(here, clients=2, start_clients=1).roster) == [here]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -218,11 +213,6 @@ def test_an_upload_is_decoded_once(monkeypatch):
     assert len(decoded) == 4
 
 
-def test_nothing_sent_is_nothing_received():
-    result = federation_of(member(0)).exchange.ask("train", 1, [])
-    assert (result.replies, result.failures, result.traffic) == ([], [], {})
-
-
 def test_replies_to_something_else_are_passed_over():
     """Such as the late reply of a round that is over."""
     federation = federation_of(member(0))
@@ -255,31 +245,6 @@ def test_a_message_lives_as_long_as_the_round_may_take():
 def test_the_server_polls_at_flower_s_pace_where_the_grid_names_none():
     assert Federation(Post([]), RunConfig()).exchange.poll == 0.0
     assert Federation(object(), RunConfig()).exchange.poll == grids.DEPLOYMENT_POLL
-
-
-@pytest.mark.parametrize("came", ["late reply", "registration", "registration and late reply"])
-def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in_or_lost(came):
-    """Client 1 misses round 1, is left alone in round 2, answers at last, and takes part in round 3.
-
-    Where it says again who it is, it has lost what it was sent: it answers one message after the other.
-    """
-    federation = federation_of(member(0), member(1))
-    grid, slow = federation.grid, 99
-    [failure] = exchange(federation, {1: never}).failures
-    assert failure.reason == "client 1 (mlp): no reply within 0.05 s"
-    [asked] = [message for message in grid.pushed if message.metadata.dst_node_id == slow and is_train(message)]
-    left_alone = exchange(federation)
-    assert [failure.reason for failure in left_alone.failures] == ["client 1 (mlp): still busy with an earlier message"]
-    assert sorted(left_alone.traffic) == [0]
-    assert sum(is_train(message) and message.metadata.dst_node_id == slow for message in grid.pushed) == 1
-    if "late reply" in came:
-        grid._replies.append(reply_with()(asked))
-    if "registration" in came:
-        federation.exchange.answers_again(slow)
-        assert federation.exchange.busy() == set()
-    back = exchange(federation)
-    assert back.failures == []
-    assert sorted(back.traffic) == [0, 1]
 
 
 def is_train(message):

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
-from hetfl_flwr.methods import check_options, find, names
+from hetfl_flwr.methods import check_options, find
 from hetfl_flwr.models import assign, build_model
 from simulations.cli import facts
 from simulations.cli.command import app
@@ -27,39 +27,6 @@ def test_a_recipe_is_a_valid_config_whose_models_fit_its_data(path):
     assert path.stem.startswith((find(config.algorithm).name, config.dataset))  # no paper's: called by the data set
     for model in {assign(config.models, client_id) for client_id in range(config.clients)}:
         build_model(model, data_spec(config.dataset), seed=config.seed)
-
-
-DIGITS = RunConfig(dataset="digits")
-
-
-def listed() -> dict[str, dict[str, str]]:
-    """The table of algorithms, in its order: row by name, cell by column."""
-    of = table(Kind.ALGORITHMS, facts.live(Kind.ALGORITHMS, DIGITS))
-    headers = [str(column.header) for column in of.columns]
-    rows = zip(*([str(cell) for cell in column.cells] for column in of.columns), strict=True)
-    named = headers.index("name")
-    return {row[named]: dict(zip(headers, row, strict=True)) for row in rows}
-
-
-def test_the_names_of_everything_fit_on_a_page():
-    """A cell is folded at its spaces."""
-    shown = CliRunner().invoke(app, ["list"]).output
-    told = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
-    every = [row.get("name", row.get("key")) for rows in told.values() for row in rows]
-    assert len(every) > 250
-    assert set(every) <= set(shown.replace(",", " ").split())
-    assert len(shown.splitlines()) < 60
-
-
-def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
-    rows = listed()
-    assert sorted(rows) == names()
-    for name, row in rows.items():
-        assert row["what"].endswith(".")
-        assert (row["paper"] == "-") == (name == "local")
-        defaults = find(name).defaults
-        assert row["options"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
-        assert find(name).strategy.heterogeneous or row["needs"].startswith("one ")
 
 
 def test_the_record_is_what_it_was_made_of():

@@ -162,27 +162,19 @@ SETTINGS = {
     'dataset="./a\\u0000b"': "NUL",
     'state-dir="a\\u0000b"': "state-dir",
     'label-column="a\\u0000b"': "label-column",
-    f"output-dir=a/{LONG}": "255 bytes",
     f"state-dir={'é' * 200}": "255 bytes",
     f"state-dir={'x/' * 3000}": "4095 bytes",
-    f"dataset=./{LONG}": "255 bytes",
     f"label-column={'x' * 100_001}": "label-column",
-    "state-dir=~nobody-here/x": "home directory",
     "state-dir=loop/x": "symlink loop",
     f"rounds={LONG_NUMBER}": "rounds",
     f"rounds=0x{'f' * 5000}": "64 bits",
     f"rounds={'[' * DEEP}": "rounds",
-    "clients=100000": "1797",
     f"vocabulary=hashed:{LONG_NUMBER}": "vocabulary",
     "image-size=8192": "image-size",
     f"device=cuda:{LONG_NUMBER}": "device",
-    "device=cuda:99": "device",
-    "partition=classes:11": "'classes:11'",
     "fedproto.predict=prototype": "fedproto.predict",
-    "models=nowhere:net": "'nowhere'",
     "models=sys:exit": "'sys:exit'",
     "models=torch._C:_cuda_init": "DataSpec",
-    "models=prints:leaves": "SystemExit: 5",
     "models=prints:two": "DataSpec",
     "models=skips:net": "'skips'",
     'models="\\u001b[31mred"': "'\\x1b[31mred'",
@@ -191,10 +183,8 @@ SETTINGS = {
     "dataset=../../etc": "etc",
     "dataset=/proc/self/mem": "/proc/self/mem",
     "dataset=./fifo": "fifo",
-    "dataset=./photos": "photos",
     "dataset=/": "'/'",
     "dataset=~": "home'",
-    "dataset=./table": "table",
     "output-dir=file/run": "file/run",
     **{f"{key}=1000000000000": key for key in ("clients", "threads", "rounds", "batch-size", "text-length", "width")},
 }
@@ -215,7 +205,6 @@ RECIPES = {
 }
 
 NAMES = {
-    "file": "TOML",
     "binary": "TOML",
     "none.toml": "none.toml",
     "fedhe-digit": "did you mean 'fedhe-digits'?",
@@ -228,12 +217,10 @@ NAMES = {
     "a\0b": "NUL",
     "\udcff": "UTF-8",
     "": "empty",
-    LONG: "255 bytes",
 }
 
 COMMANDS = {
     "unknown command": (["lst"], "'list'"),
-    "no algorithm": (["run"], "argument"),
     "type of an option": (["run", "fedhe", "--rounds", "many"], "'many'"),
     "data-dir of a fifo": (["run", "fedhe", "--dataset", "mnist", "--data-dir", "fifo"], "fifo"),
     "resume without --out": (["run", "fedhe", "--resume"], "--out"),
@@ -247,7 +234,6 @@ COMMANDS = {
     "sweep": (["run", "fedhe", "--out", "s", "--sweep", "seed=0:100000000000"], "10000"),
     "large sweep": (["run", "fedhe", "--out", "s", "--sweep", "seed=0:999 rounds=1:999"], "997002"),
     "sweep over NUL": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=a\0b"], "NUL"),
-    "compare nothing": (["compare"], "argument"),
     "compare": (["compare", "fifo"], "fifo"),
     "compare of a wrong run": (["compare", "run"], "run/config.toml"),
     "report": (["report", "loop"], "symlink loop"),
@@ -257,10 +243,8 @@ COMMANDS = {
     "audit": (["audit", "none"], "none"),
     "export": (["export", "folder", "--client", "0", "--out", "x.onnx"], "folder"),
     "export of a client": (["export", "run", "--client", LONG_NUMBER, "--out", "x.onnx"], "hetfl: "),
-    "partition": (["partition", "--clients", "0.5"], "'0.5'"),
     "picture to nowhere": (["partition", "--clients", "2", "--out", "file/x.png"], "file/x.png"),
     "picture of no kind": (["partition", "--clients", "2", "--out", "split.doc"], "'doc'"),
-    "list of what": (["list", "recipies"], "'recipies'"),
     "list of models as TOML": (["list", "models", "--toml"], "--toml"),
     "list into nothing": (["list", "keys", "--into", "none.toml"], "none.toml"),
     "list of a folder": (["list", "datasets", "--data-dir", "fifo"], "fifo"),
@@ -400,7 +384,7 @@ def test_any_argument_is_taken_or_refused(hetfl, here, line, text):
 @fuzz(300)
 @given(
     st.dictionaries(
-        keys,
+        keys | st.just("my_pkg.sub.algo.beta"),
         st.one_of(some_text, st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers(), max_size=2)),
         max_size=4,
     )
@@ -412,7 +396,12 @@ def test_any_flat_config_is_taken_and_written_or_refused(tmp_path_factory, flat)
         return
     path = tmp_path_factory.getbasetemp() / "round-trip.toml"
     path.write_text(to_toml(config.to_flat()), encoding="utf-8")
-    assert RunConfig.from_flat(read_toml(path)) == config
+    assert typed(RunConfig.from_flat(read_toml(path))) == typed(config)
+
+
+def typed(config: RunConfig) -> dict[str, tuple[type, object]]:
+    """1, 1.0 and True are equal in Python, and are not the same setting."""
+    return {key: (type(value), value) for key, value in config.to_flat().items()}
 
 
 NONSENSE = (

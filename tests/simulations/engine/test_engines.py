@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RAY_MEMORY
 from fixtures.folders.reached import clients_of, server_state, summary_of
 from fixtures.tiers import complete, exhaustive
 from threadpoolctl import threadpool_limits
@@ -144,24 +145,11 @@ def test_ray_gives_the_bits_of_the_local_engine(ray, tmp_path, settings):
     assert_same_bits(folder, local(tmp_path / "local", settings))
 
 
-@pytest.fixture
-def machines():
-    """Start a Ray cluster of two nodes on loopback."""
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    space = 80 * 2**20
-    head = {"num_cpus": 0, "object_store_memory": space, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        cluster.add_node(num_cpus=1, object_store_memory=space)
-    yield cluster
-    cluster.shutdown()
-
-
 @pytest.mark.exhaustive
 def test_two_machines_give_the_bits_of_the_local_engine(machines, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", machines.address)
+    for _ in range(2):
+        machines.add_node(num_cpus=1, object_store_memory=RAY_MEMORY)
     nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
     with flower(tmp_path) as started:
         started.superlink("--simulation")

@@ -16,6 +16,7 @@ from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE, Checkpoint
 from hetfl_flwr.runs.record import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
 from simulations.deployment.loopback import NAME, ROOT, Flower, flower
+from simulations.testing.contract import entries
 
 pytestmark = pytest.mark.exhaustive
 
@@ -33,14 +34,9 @@ def until(true: Callable[[], object], started: Flower) -> None:
         time.sleep(0.2)
 
 
-def rounds(folder: Path) -> list[dict[str, Any]]:
-    path = folder / ROUNDS_FILE
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def reaches(folder: Path, lines: int, started: Flower) -> None:
     """Wait until so many rounds are recorded, including the first evaluation."""
-    until(lambda: len(rounds(folder)) >= lines, started)
+    until(lambda: (folder / ROUNDS_FILE).exists() and len(entries(folder)) >= lines, started)
 
 
 def training(started: Flower, node: str) -> bool:
@@ -104,8 +100,8 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
     assert Checkpoint.read(run).round == 3
     assert (run / SERVER_STATE_FILE).read_bytes() == (whole / SERVER_STATE_FILE).read_bytes()
     keys = ("round", "accuracy", "clients", "failures", "bytes_up", "bytes_down")
-    assert [[entry[key] for key in keys] for entry in rounds(run)] == [
-        [entry[key] for key in keys] for entry in rounds(whole)
+    assert [[entry[key] for key in keys] for entry in entries(run)] == [
+        [entry[key] for key in keys] for entry in entries(whole)
     ]
 
 
@@ -128,29 +124,29 @@ def test_nodes_that_are_killed_come_late_and_leave(tmp_path):
         started.start_run({**FEDHE, "clients": 3, "start-clients": 2, **lasting})
         reaches(run, 1, started)
         node(2)
-        until(lambda: "2" in trained(rounds(run)[-1]), started)
+        until(lambda: "2" in trained(entries(run)[-1]), started)
         until(lambda: training(started, "supernode-1"), started)
-        killed = len(rounds(run))
+        killed = len(entries(run))
         kill(started, "supernode-1")
         node(1)
-        until(lambda: len(rounds(run)) > killed and "1" in trained(rounds(run)[-1]), started)
-        back = len(rounds(run)) - 1
+        until(lambda: len(entries(run)) > killed and "1" in trained(entries(run)[-1]), started)
+        back = len(entries(run)) - 1
         started.processes["supernode-2"].terminate()
-        until(lambda: any("has left" in str(entry["failures"]) for entry in rounds(run)[back:]), started)
-        reached = len(rounds(run))
+        until(lambda: any("has left" in str(entry["failures"]) for entry in entries(run)[back:]), started)
+        reached = len(entries(run))
         started.flwr("stop", str(started.runs()[0]["run-id"]), NAME)
         until(lambda: json.loads((run / SUMMARY_FILE).read_text())["rounds"] >= reached - 1, started)
         assert started.statuses()[0] == "finished:stopped"
-    entries = rounds(run)
-    joined = next(entry["round"] for entry in entries if "2" in trained(entry))
+    told = entries(run)
+    joined = next(entry["round"] for entry in told if "2" in trained(entry))
     assert joined >= 2
-    assert all("2" in trained(entry) for entry in entries[joined:back])
-    assert "1" not in trained(entries[killed])
-    reasons = [failure["reason"] for entry in entries for failure in entry["failures"]]
+    assert all("2" in trained(entry) for entry in told[joined:back])
+    assert "1" not in trained(told[killed])
+    reasons = [failure["reason"] for entry in told for failure in entry["failures"]]
     assert any(reason.startswith("client 1 (mlp): ") for reason in reasons)
     assert not any("without its state" in reason for reason in reasons)
-    assert [entry["round"] for entry in entries] == list(range(len(entries)))
-    assert len(entries) >= reached
+    assert [entry["round"] for entry in told] == list(range(len(told)))
+    assert len(told) >= reached
     summary = json.loads((run / SUMMARY_FILE).read_text())
-    assert summary["rounds"] == entries[-1]["round"]
-    assert summary["bytes_up"] == sum(entry["bytes_up"] for entry in entries)
+    assert summary["rounds"] == told[-1]["round"]
+    assert summary["bytes_up"] == sum(entry["bytes_up"] for entry in told)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.reports.plots.comparison import compare_figure, run_figure
-from simulations.reports.plots.drawing import dress, name_ends, page, write_figure
+from simulations.reports.plots.drawing import write_figure
 from simulations.reports.runs import best_accuracy, load_run, spent
 from simulations.reports.tables import client_table, compare_table, summary_table
 
@@ -225,22 +225,3 @@ def test_pictures_are_written(tmp_path):
     for path in (tmp_path / "run.txt", tmp_path / "run" / "config.toml" / "run.png"):
         with pytest.raises(ConfigError, match=str(path)):
             write_figure(run_figure(run), path)
-
-
-def test_names_at_the_ends_of_lines_do_not_overlap():
-    """On an axis of 2 inches from 0 to 1 a line of text takes 0.085; there is no room for twelve and more."""
-    axes = page(3).subplots()
-    axes.set_ylim(0, 1)
-    ends = [0.5, 0.5, 0.9, 1.0]
-    assert name_ends(axes, list("abcd"), ends, ["red"] * 4, 2)
-    heights = [text.xy[1] for text in axes.texts]
-    assert [text.get_text() for text in axes.texts] == list("abcd")
-    assert heights == pytest.approx([0.5, 0.585, 0.8725, 0.9575])
-    assert not name_ends(axes, list("abcdefghijkl"), [0.5] * 12, ["red"] * 12, 2)
-
-
-def test_an_axis_of_fractions_ends_at_multiples_of_ten_percent():
-    for values, low, high in (([0.62, 0.87], 0.6, 0.9), ([0.0, 0.95], 0.0, 1.0)):
-        axes = page(3).subplots()
-        dress(axes, None, values)
-        assert axes.get_ylim() == pytest.approx((low - 0.015 * (high - low), high + 0.015 * (high - low)))

@@ -4,6 +4,7 @@ from io import StringIO
 from threading import Timer
 
 import pytest
+from conftest import RAY_MEMORY
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -15,28 +16,16 @@ from simulations.studies.backends import BACKENDS, LocalBackend, RayBackend, bac
 from simulations.studies.jobs import Job, run_all
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
-SPACE = 80 * 2**20
-
-
-@pytest.fixture(scope="module")
-def machines():
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster as RayCluster
-
-    head = {"num_cpus": 0, "object_store_memory": SPACE, "include_dashboard": False}
-    cluster = RayCluster(initialize_head=True, head_node_args=head)
-    yield cluster
-    cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
 def first(machines):
-    return machines.add_node(num_cpus=1, object_store_memory=SPACE)
+    return machines.add_node(num_cpus=1, object_store_memory=RAY_MEMORY)
 
 
 @pytest.fixture
 def two(machines, first):
-    second = machines.add_node(num_cpus=1, object_store_memory=SPACE)
+    second = machines.add_node(num_cpus=1, object_store_memory=RAY_MEMORY)
     yield second
     if second in machines.worker_nodes:
         machines.remove_node(second)
