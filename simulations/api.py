@@ -66,7 +66,8 @@ def run(
     out : path, optional
         Run folder. Default: a new one under ``runs/`` in the working directory.
     resume : bool
-        Continue the run in `out` from its last checkpoint; only the key ``rounds`` may differ.
+        Continue the run in `out` from its last checkpoint. Of its keys, ``rounds`` may
+        differ, and those that the page "Run and compare" lists.
     workers : int
         Number of worker processes, 1 or more; results are bit-identical for any number.
     progress : bool

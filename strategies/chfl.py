@@ -43,7 +43,7 @@ def summed_heads(classes: int, width: int) -> PayloadSpec:
 
 
 class CHFL(KnowledgeStrategy):
-    """Averages the clients' heads, or adds them up; bodies, inputs and labels may be of any kind.
+    """Averages the clients' heads, or adds them up; bodies and inputs may be of any kind.
 
     Eq. (4), Algorithm 1 line 7. Clients must only have the same classes and embedding width D. With ``width = 0`` in
     the run config D is 64, and a body of another width gets a projection to it.

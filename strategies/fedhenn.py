@@ -85,7 +85,7 @@ class FedHeNN(KnowledgeStrategy):
     Parameters
     ----------
     rad_size : int
-        R, 4 or more (5000 in the paper). If there are fewer public samples, all are used.
+        R, the number of public samples of a round, 4 or more (5000 in the paper). If there are fewer, all are used.
     """
 
     sends = "representations"

@@ -72,8 +72,8 @@ class FedKD(KnowledgeStrategy):
         One model, as in ``models``, for all clients' data. "auto" is the first model of ``models = "auto"``. It has its
         own embedding width, and its initial weights are random.
     energy_start, energy_end : float
-        T in the run's first and last round, linear in between, in (0, 1]. With 1, nothing is compressed, and updates
-        are exact.
+        T, the share of the squared singular values of each matrix that is kept, in the run's first and last round,
+        linear in between, in (0, 1]. With 1, nothing is compressed, and updates are exact.
     """
 
     sends = "small models"
