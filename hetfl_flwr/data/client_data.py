@@ -124,4 +124,7 @@ class ClientData:
         moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
         for name in ("others", "others_validation"):
             moved[name] = tuple(samples.to(device) for samples in getattr(self, name))
-        return replace(self, **moved)
+        there = replace(self, **moved)
+        if device.type != "cpu":  # other devices have tables in float32
+            there.__dict__["digest"] = self.digest
+        return there

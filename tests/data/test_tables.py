@@ -156,6 +156,12 @@ class TestReading:
         assert torch.allclose(data.train.batch(torch.argsort(data.train.rows))[0], expected.float())
         assert data.test.batch(torch.arange(2))[0][:, 0].tolist() == pytest.approx([3 * unit, 0])
 
+    def test_another_device_does_not_change_the_digest(self, client):
+        data = client()
+        placed = data.to(torch.device("meta"))  # as on a GPU, tables are float32 there
+        assert placed.train.arrays.inputs.dtype == torch.float32
+        assert placed.digest == data.digest
+
     def test_slices_do_not_tear_a_category(self, client, refusal):
         whole = client(normalize="none").train.arrays
         starts = np.cumsum((0, *whole.groups))
