@@ -14,9 +14,11 @@ import pytest
 import torch
 from flwr.cli.app_cmd import publish  # noqa: F401  # the module is hidden by its function of the same name
 from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("hetfl_flwr", "strategies", "clients", "simulations")
+PUBLISH = sys.modules["flwr.cli.app_cmd.publish"]
 MAX_BYTES = 1_300_000
 """Bytes of a bundle: it is sent to each node, and unpacked there for each message."""
 
@@ -64,6 +66,19 @@ def unpacked(bundle, tmp_path_factory):
     return folder
 
 
+def test_the_flower_hub_takes_what_is_published(checkout, capsys):
+    """By the checks of `flwr app publish`: names, kinds, number and size of files, UTF-8, description and license."""
+    config, warnings = load_and_validate(checkout / "pyproject.toml", check_module=False)
+    assert warnings == []
+    PUBLISH._validate_app_name(config["project"]["name"], "name")
+    PUBLISH._validate_description(config["project"]["description"])
+    assert len(config["project"]["description"]) <= 200
+    paths = PUBLISH._collect_file_paths(checkout)
+    PUBLISH._validate_files(paths)
+    assert "Validation passed" in capsys.readouterr().out
+    assert {checkout / "LICENSE", checkout / "README.md", checkout / "pyproject.toml"} <= {*paths}
+
+
 def test_a_bundle_has_what_runs_and_little_else(bundle, checkout):
     files = zipfile.ZipFile(BytesIO(bundle)).infolist()
     names = {file.filename for file in files}
@@ -73,6 +88,14 @@ def test_a_bundle_has_what_runs_and_little_else(bundle, checkout):
         *("pyproject.toml", "LICENSE", ".info/CONTENT")
     }
     assert len(bundle) < MAX_BYTES
+
+
+def test_all_that_the_code_reads_beside_itself_is_of_a_kind_that_is_published(checkout):
+    """Data files of the packages; documents, units of systemd and pictures are read by people."""
+    read_by_people = {".md", ".png", ".conf", ".service", ".env", ".jsonl"}
+    published = {*PUBLISH._collect_file_paths(checkout)}
+    files = {path for top in OURS for path in (checkout / top).rglob("*") if path.is_file()}
+    assert {path for path in files - published if path.suffix not in read_by_people} == set()
 
 
 @pytest.mark.slow

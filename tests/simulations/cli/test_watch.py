@@ -3,24 +3,29 @@
 import fcntl
 import json
 import os
+import re
 import shlex
 import socket
 from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
 from shutil import rmtree
 from threading import Timer
 
 import pytest
 from fixtures.folders.run_folders import summarize
 from flwr.common.config import parse_config_args
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.errors import Failure, RunFolderError
 from hetfl_flwr.runs.lock import LOCK_FILE, writer_of
+from hetfl_flwr.runs.record import Round
 from simulations.cli.command import app
 from simulations.reports import watching
 from simulations.reports.runs import load_run
-from simulations.reports.watching import standing
+from simulations.reports.watching import RunState, standing
 
 
 @pytest.fixture
@@ -125,6 +130,41 @@ def test_a_run_that_goes_on_has_a_writer_and_an_end_in_sight(run):
         assert "round 1 of 3" in now.line
         assert now.line.endswith(" s left")
         assert watch(run, "--once")[0] == 0
+
+
+@pytest.mark.parametrize(("width", "height", "least"), [(80, 24, 11), (200, 50, 120)])
+def test_a_terminal_is_filled_and_not_exceeded_by_the_clients_that_fail_are_late_or_are_worst(
+    run, width, height, least
+):
+    """Of 200 clients, of which 7 has failed, 9 is late, and the higher a number the better; the rest is counted."""
+    found = load_run(run)
+    clients = [
+        {**found.clients[0], "partition": number, "name": f"Hospital {number:03} of the city"} for number in range(200)
+    ]
+    first, last = (
+        Round(number, 1.0, clients={str(client): {"accuracy": client / 200} for client in here}, failures=failures)
+        for number, here, failures in (
+            (1, range(200), [Failure(7, "train", "ran out of memory " * 20, 7)]),
+            (2, [client for client in range(200) if client != 9], []),
+        )
+    )
+    state = RunState(replace(found, clients=clients, rounds=[first, last]), "process 7 " * 4)
+
+    def lines(state, **terminal):
+        console = Console(file=StringIO(), width=width, height=height, **terminal)
+        console.print(state.shown(console))
+        return console.file.getvalue().splitlines()
+
+    said = lines(state, force_terminal=True, color_system=None)
+    numbers = [int(number) for number in re.findall(r"(\d+)  Hospital", "\n".join(said))]
+    assert (len(said) < height, max(map(len, said)) <= width) == (True, True)
+    assert len(numbers) >= least
+    in_order = [7, 9, *(number for number in range(200) if number not in (7, 9))]
+    assert sorted(numbers, key=in_order.index) == in_order[: len(numbers)]
+    assert [row.split()[0] for row in said if "Hospital" in row][:3] == ["7", "9", "0"]
+    assert any(row.startswith(f"and {200 - len(numbers)} more") for row in said)
+    assert sum("Hospital" in row for row in lines(state)) == 200  # to a file or a pipe
+    assert [row.split()[0] for row in lines(replace(state, failed=True)) if "Hospital" in row] == ["7"]
 
 
 @pytest.mark.parametrize("lock", [None, {"process": 2**22 + 1}, {"process": os.getpid()}])

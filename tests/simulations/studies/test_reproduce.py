@@ -302,6 +302,17 @@ def test_records_outlive_the_folders_of_their_runs(run_recipe, recipe, tmp_path)
     assert not (folder / "runs").exists()
 
 
+def test_two_processes_that_record_into_one_file_keep_each_others_runs(recipe, run_recipe, tmp_path, monkeypatch):
+    """The second one has read the file before the first has written it."""
+    small, path = load(str(recipe)), tmp_path / "kept" / "small.jsonl"
+    first, second = Records(path), Records(path)
+    made = {"a": recorded("fedhe", [40])[0], "b": recorded("private", [60])[0]}
+    monkeypatch.setattr(f"{Records.__module__}.record", lambda job, recipe: made[job])
+    first.take("a", small)
+    second.take("b", small)
+    assert [json.loads(line)["cell"] for line in path.read_text().splitlines()] == ["fedhe", "private"]
+
+
 RECORD = (
     '{"cell": "fedhe", "seed": 0, "settings": {"clients": 2}, "versions": [{"torch": "2.14.1"}], '
     '"figures": {"accuracy": 0.5, "bytes_up": 3, "last:train-loss": -7.5, "acc": null}, '
