@@ -255,8 +255,8 @@ def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] 
     without = int(all(gap.paper is None for _, gap in known))
     others = " or ".join(dict.fromkeys(cell.against for cell, _ in known))
     legend_below(figure, handles[without:], labels[without:], f"{first} less that of {others}")
-    intervals = [(gap.interval, gap.paper) for _, gap in known if gap.interval and gap.paper != 0]
-    stated = [sorted(end * paper for end in interval)[0] > 0 for interval, paper in intervals if paper is not None]
+    intervals = [(gap.interval, gap.paper) for _, gap in known if gap.interval]
+    stated = [min(end * paper for end in interval) > 0 for interval, paper in intervals if paper]
     if stated:
         return figure, f"{sum(stated)} of {len(stated)} intervals (95 %) are on the paper's side of 0"
     above = sum(interval[0] > 0 for interval, _ in intervals)
