@@ -248,8 +248,8 @@ def digest_of(split: Split) -> str:
 
 
 def own_digest(split: Split) -> str:
-    """Return a digest of those of these data sets that the catalogue lacks."""
-    return digested([data_set.digest for data_set in _Shares(split).used() if not data_set.entry])
+    """Return a digest of those of these data sets that have local files."""
+    return digested([data_set.digest for data_set in _Shares(split).used() if data_set.is_here])
 
 
 def most_clients(split: Split) -> int:

@@ -62,7 +62,7 @@ MARKS = {PLAIN: ("", "."), POINTS: (",", "."), COMMAS: (".", ",")}
 """The thousands separator and the decimal mark of each notation of numbers."""
 
 _PLAIN = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:[+-]?(?:inf|infinity|nan))"
-_COMMAS = r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)(?:,\d+)?"  # 0.125 is never 125
+_COMMAS = r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?"  # 0.125 is never 125
 _POINTS = r"[+-]?[1-9]\d{0,2}(?:,\d{2,3})*,\d{3}(?:\.\d*)?"  # 12,34,567 as in India
 PATTERNS = {PLAIN: _PLAIN, POINTS: f"{_POINTS}|{_PLAIN}", COMMAS: _COMMAS}
 """The pattern of a whole number text in each notation; spaces may also separate thousands in all of them."""
@@ -326,7 +326,7 @@ def _number_column(
     constant = len(values) < 2 and not np.isinf(numbers).any()
     if constant:
         are = "only one number" if len(values) else "no number"
-        notes.append(f"{are} in the training rows: it is ignored (always 0)")
+        notes.append(f"{are} in the training rows: standardized, it is always 0")
     elif column.notation.endswith("yy"):
         begin, end = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
         notes.append(f"two-digit years: read as {begin} to {end}; write four digits if that is wrong")
@@ -537,8 +537,10 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
         moments = cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False)
         numbers = moments.to_numpy() / (_SECONDS * 1e6)
     others = np.isnan(numbers) & are_filled(cells)
-    if column.kind == "number" and column.missing:
+    if column.missing and column.kind == "number":
         numbers[np.isin(numbers, numbers_among(column.missing))] = np.nan
+    elif column.missing and not column.is_clock:
+        numbers[np.isin(np.floor(numbers), [_day(word, DATES["year-month-day"]) for word in column.missing])] = np.nan
     return numbers, others
 
 

@@ -151,8 +151,8 @@ class DataSet:
 
     @property
     def can_change(self) -> bool:
-        """Whether it is read from files of this machine, which exist, and the catalogue does not know it."""
-        return not self.entry and self.is_here and (not is_folder(self.place) or Path(self.place).exists())
+        """Whether it is read from files of this machine, which exist."""
+        return self.is_here and (not is_folder(self.place) or Path(self.place).exists())
 
     def check_rotated(self, kind: str) -> None:
         """Refuse to rotate data sets that have a domain column or are not images."""

@@ -52,7 +52,7 @@ class Column:
         The values of a category in the order of its inputs, None for a missing value. Two values are a single input: 0
         for the first, 1 for the second and 0.5 for any other.
     constant : bool
-        Whether all its numbers are equal; it then has no influence.
+        Whether all its numbers are equal; standardized, it then has no influence.
     unit : str
         The text before or after each number, such as ``$``.
     missing : tuple of str

@@ -25,7 +25,7 @@ class Split:
       validation and test rows stay, so that scores can be compared.
     - The mean image, or the deviations of colors, are taken over all domains of a rotated family. With
       ``test_set = "client"`` they include the clients' validation and test images.
-    - Pooled rows are a client's own rows, and the other clients' rows except their public ones.
+    - Pooled rows are the training rows of all clients.
 
     Raises `ConfigError` if nothing is left to train on, or if rows with different columns would be pooled.
     """

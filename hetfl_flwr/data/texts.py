@@ -83,7 +83,7 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
     words = partial(source.once, _frequent, size) if kind == "shared" else None
     form = Tokens(reading.text_length, size, words)
     named = (lambda: words().to_pylist()) if words else None
-    arrays = decode(source, form, rows, (reading.vocabulary,), vocabulary=size, words=named)
+    arrays = decode(source, form, rows, (reading.vocabulary, source.train_rows), vocabulary=size, words=named)
     counts = (
         (
             int((arrays.inputs[:, -1] != _FILL).sum()),

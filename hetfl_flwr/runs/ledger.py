@@ -51,7 +51,7 @@ class Ledger:
         self._changes = -1  # the roster's count of changes when the members were read
 
     def begin(self, arrays: Arrays, members: Iterable[Member], data: Sequence[str] = (), *, carries: bool) -> None:
-        """Add the server state before round 1, the clients, and a digest of their own data if there is one.
+        """Add the server state before round 1, the clients, and a digest of their local data if there is one.
 
         `carries`: metrics of earlier rounds stay valid.
         """

@@ -114,12 +114,12 @@ def config_of(folder: Path) -> RunConfig:
 
 
 def data_of(config: RunConfig) -> list[str]:
-    """Return a digest of a simulated run's own data sets; none if it has none, or if files of one are gone.
+    """Return a digest of a simulated run's local data sets; none if it has none, or if files of one are gone.
 
-    Data sets of the catalogue and of the hub do not change. Raises `ConfigError` or `DataError` if the data cannot be
-    read.
+    Data sets that come from the hub or with a library do not change. Raises `ConfigError` or `DataError` if the data
+    cannot be read.
     """
-    own = [one for one in data_sets(config.dataset, config.reading) if not one.entry] if config.dataset else []
+    own = [one for one in data_sets(config.dataset, config.reading) if one.is_here] if config.dataset else []
     if not own or not all(one.can_change for one in own):
         return []
     return [own_digest(config.split(config.clients or default_clients(config)))]

@@ -34,7 +34,7 @@ class KeepsClients(Protocol):
         """Return the clients by id; a text says why a client cannot take part, and clients after it may be missing."""
 
     def data(self) -> list[str]:
-        """Return a digest of the run's own data if it has one, see `hetfl_flwr.runs.settings.data_of`."""
+        """Return a digest of the run's local data if it has any, see `hetfl_flwr.runs.settings.data_of`."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return the exchange that reaches the clients."""

@@ -170,7 +170,7 @@ class Clients:
             self._contexts[node].kept.holder = None
 
     def data(self) -> list[str]:
-        """Return a digest of the run's own data if it has one, see `data_of`."""
+        """Return a digest of the run's local data if it has any, see `data_of`."""
         return data_of(RunConfig.from_flat(self._run_config))
 
     def digests(self, client_ids: Sequence[int] = ()) -> dict[str, str]:

@@ -196,7 +196,7 @@ class LocalEngine(Grid):
         return found
 
     def data(self) -> list[str]:
-        """Return a digest of the run's own data if it has one, see `data_of`."""
+        """Return a digest of the run's local data if it has any, see `data_of`."""
         self._settle()
         found: list[str] = self._host.call("data")[0]
         return found

@@ -147,7 +147,10 @@ def description(node: Node) -> dict[str, Any]:
 def _own(node: Node) -> dict[str, Any]:
     """Return the part of the description for this kind of inputs, such as columns or how texts become tokens."""
     config, arrays = node.config, node.data.train.arrays
-    columns = [asdict(column) | _reading(column) for column in arrays.columns]
+    raw = config.normalize == "none"  # then a constant has an influence, too
+    columns = [
+        asdict(column) | _reading(column) | {"constant": column.constant and not raw} for column in arrays.columns
+    ]
     match arrays.spec.kind:
         case "table":
             return {"columns": columns}

@@ -68,6 +68,7 @@ NOTATIONS = {
         kind: (turns(*cells), turns(*numbers), "x", words)
         for kind, cells, numbers, words in (
             ("commas", ["1.234,5", "2,5", "30", "1.000.000,25"], [1234.5, 2.5, 30, 1000000.25], ["'x'"]),
+            ("commas and exponents", ["9,3e-05", "2,5", "-1.234,5E+2"], [9.3e-05, 2.5, -123450], ["'x'"]),
             ("points", ["1,234.5", "2.5", "30", "1,000,000.25"], [1234.5, 2.5, 30, 1000000.25], ["'x'"]),
             ("blanks and quotes", ["1 234,5", "2,5", "1'000", "+3,5"], [1234.5, 2.5, 1000, 3.5], ["'x'"]),
             ("groups of India", ["12,34,567.8", "950", "1,05,000"], [1234567.8, 950, 105000], ["'x'"]),
@@ -277,10 +278,21 @@ class TestKinds:
     def test_whole_numbers_with_an_exponent_may_be_codes(self, cells, said):
         assert noted(column(turns(*cells)), "'12E4'") == said
 
-    def test_a_day_may_mark_a_missing_value(self):
-        days = pd.Series(pd.to_datetime(turns("2024-03-31", "1900-01-01")))
-        found = column(days, form="parquet", missing_values="1900-01-01")
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            pd.to_datetime(turns("2024-03-31 08:00", "1900-01-01 12:00")),
+            turns("2024-03-31", "1900-01-01"),
+            turns("2024-03-31 08:00", "1900-01-01 00:00"),
+            turns("31.03.2024", "01.01.1900"),
+        ],
+    )
+    def test_a_day_may_mark_a_missing_value(self, cells):
+        found = column(pd.Series(cells), form="parquet", missing_values="1900-01-01")
         assert np.isnan(found.inputs[:, 1]).tolist() == [False, True] * (ROWS // 2)
+
+    def test_a_day_marks_no_time_of_day(self):
+        assert not column(turns("13:45", "08:30", "00:00"), missing_values="1970-01-01").inputs[:, 1].isnan().any()
 
     @pytest.mark.parametrize("form", ["{},5", "{}.5", "{} kg", "1.00{},5"])
     def test_numbers_wanted_among_other_texts_are_read_in_the_notation_of_most(self, form):

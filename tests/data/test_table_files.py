@@ -134,7 +134,14 @@ LAYOUTS = {
     "a row of units": (PLAIN.replace("\n", "\nyears,-,\n", 1), RIGHT, ["row 2 holds units, such as 'years'"]),
     **{
         f"no units: {cells}": below_names(cells)
-        for cells in (["old", "Ann", "a"], ["NA", "Ann", ""], ["", "Ann", ""], ["0", "kg", ""])
+        for cells in (
+            ["old", "Ann", "a"],
+            ["NA", "Ann", ""],
+            ["", "Ann", ""],
+            ["0", "kg", ""],
+            ["-3", "", ""],
+            ["<.5", "", ""],
+        )
     },
     **{
         f"{len(text)} letters over lines": (

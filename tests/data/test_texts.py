@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, Features, List, Value
-from fixtures.data.columns import lay, read, write_csv
+from fixtures.data.columns import lay, own, read, write_csv
 from fixtures.data.loading import load_client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,11 +23,11 @@ LETTERS = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\u0
 
 
 def decoded(train, test=None, **reading):
-    own = {"text_column": "text", "text_length": 4, "vocabulary": "shared:9"} | reading
+    wanted = {"text_column": "text", "text_length": 4, "vocabulary": "shared:9"} | reading
     splits = [
         None if split is None else {"text": split, "y": [0, 1, *[0] * (len(split) - 2)]} for split in (train, test)
     ]
-    return read(*splits, form="parquet", **own)
+    return read(*splits, form="parquet", **wanted)
 
 
 def tokens(train, test=None, **reading):
@@ -119,6 +119,18 @@ def test_a_large_set_is_turned_once_and_its_file_is_of_its_own_vocabulary_and_le
     for text, keys in (("c", {}), ("b", {"vocabulary": "shared:8"}), ("b", {"text_length": 5})):
         with pytest.raises(TypeError, match="NoneType"):
             decoded(["a b", text], **keys)
+
+
+def test_the_words_of_a_file_that_becomes_the_test_split_are_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "SMALL", 0)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    first, second = "text,y\na b,0\nb,1\n", "text,y\nc c,0\nc,1\n"
+    keys = {"text_column": "text", "text_length": 4, "vocabulary": "shared:9"}
+    found = [
+        own(write_csv(tmp_path / other, **{"train-1": first, other: second}), **keys) for other in ("train-2", "test-2")
+    ]
+    assert found[0].inputs.tolist() == [[4, 3, 0, 0], [3, 0, 0, 0], [2, 2, 0, 0], [2, 0, 0, 0]]
+    assert found[1].inputs.tolist() == [[3, 2, 0, 0], [2, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
 
 
 class TestRefusals:

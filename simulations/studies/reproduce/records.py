@@ -104,7 +104,7 @@ def read_lines(path: Path | None, kind: type[L]) -> list[L]:
 def _locked(path: Path) -> Iterator[None]:
     """Let no other process write a file, in a folder that is made if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
+    with FileLock(path.with_name(f".{path.stem}.lock")):  # `replace_file` removes others that begin with path.name
         yield
 
 

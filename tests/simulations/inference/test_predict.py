@@ -152,6 +152,17 @@ class TestTables:
         assert "columns that the model does not know are ignored: 'more'\n" in capsys.readouterr().err
         assert found.ids == ()
 
+    @pytest.mark.parametrize("normalize", ["mean-image", "none"])
+    def test_a_constant_may_be_absent_if_the_model_sees_0(self, home, make_config, run_federation, refusal, normalize):
+        (home / "train.csv").write_text("a,year,sick\n" + "".join(f"{row % 7},2024,{row % 2}\n" for row in range(40)))
+        (home / "new.csv").write_text("a\n1\n")
+        keys = {"dataset": str(home / "train.csv"), "label_column": "sick", "clients": 2, "models": "mlp"}
+        run = run_federation(make_config(rounds=1, checkpoint_every=1, normalize=normalize, **keys))
+        if normalize == "none":
+            assert "no column 'year'" in refusal(DataError, predict, run, home / "new.csv", client=0)
+        else:
+            assert len(predict(run, home / "new.csv", client=0).classes) == 1
+
     def test_columns_are_found_by_name_in_every_kind_of_file(self, table, home):
         expected = written(predict(table, home / "patients.csv", client=0))
         frame = pd.read_csv(home / "patients.csv", na_values="?").drop(columns=["sick", "patient", "floor"])

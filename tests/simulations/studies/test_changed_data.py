@@ -85,6 +85,22 @@ def test_a_run_of_other_data_has_not_ended(file, tmp_path):
     assert job.finished  # what it has computed is all there is
 
 
+def test_local_copies_of_a_known_data_set_may_differ(tmp_path):
+    """One may have only some of its rows."""
+    for name, count in (("whole", 80), ("part", 60)):
+        copy = tmp_path / name / "uci" / "ilpd" / "train.csv"
+        copy.parent.mkdir(parents=True)
+        rows = (f"{20 + row % 60},{8 * row % 37},{1 + row % 2}" for row in range(count))
+        copy.write_text("\n".join(["age,weight,label", *rows]))
+    settings = {"algorithm": "local", "dataset": "ilpd", "clients": 2, "rounds": 1, "models": "mlp"}
+    whole, part = (
+        Job("run", tmp_path / "run", {**settings, "data-dir": str(tmp_path / name)}) for name in ("whole", "part")
+    )
+    run(**{key.replace("-", "_"): value for key, value in whole.settings.items()}, out=whole.folder, progress=False)
+    assert whole.finished
+    assert not part.finished
+
+
 def test_a_run_that_was_continued_with_other_data_is_none_of_either(file, tmp_path):
     job = Job("run", tmp_path / "run", {**SETTINGS, "dataset": str(file.path), "rounds": 2})
     run_on(file, job.folder)
