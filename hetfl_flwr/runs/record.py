@@ -213,7 +213,7 @@ class Summary(TypedDict):
     summed over the clients, except memory in bytes, which is the maximum. ``recall`` maps each class name to the mean
     recall over the clients that have test samples of the class. ``versions`` is what the bits of a result depend on
     besides the settings (see `hetfl_flwr.common.versions.environment`), with ``threads`` and ``device`` from the run
-    config. ``data`` has, with the local engine and local files, their digest (see `hetfl_flwr.runs.settings.data_of`), the
+    config. ``data`` has, with the local engine, the digest of local files (see `hetfl_flwr.runs.settings.data_of`), the
     newest last if it was continued with others. ``earlier_versions`` are the versions that a resumed run used before.
     ``warnings`` are findings on the clients' data that can distort the results, one line each, such as a column that
     one client names differently.

@@ -102,14 +102,16 @@ class SyncRounds(Rounds):
     """Rounds in which the server waits for all sampled clients, as in Flower's strategies."""
 
     def resume(self, under_way: Pending) -> list[str]:
-        """Share public samples again without counting them, and restore metrics and messages."""
+        """Restore public samples, metrics and messages; samples that are sent again are not counted."""
+        self.federation.samples.restore(under_way.arrays)
         self.federation.samples.share()
         self._evaluation.restore(under_way.numbers.get("measured", {}))
         return self._restored(under_way)
 
     def under_way(self) -> Pending:
-        """Return the engine's state and the last metrics; between rounds, no messages are under way."""
-        return Pending({"measured": self._evaluation.hold(), **self._exchange.hold().numbers})
+        """Return the engine's state, last metrics and public samples; between rounds, no messages are under way."""
+        numbers = {"measured": self._evaluation.hold(), **self._exchange.hold().numbers}
+        return Pending(numbers, self.federation.samples.hold())
 
     def _play(self, number: int, played: RoundResult) -> None:
         config, strategy, samples = self._config, self._strategy, self.federation.samples
@@ -264,8 +266,9 @@ class Evaluation:
         }
 
     def restore(self, held: Mapping[str, Any]) -> None:
-        """Restore the metrics that `hold` returned, for the current clients, unless ``accept-loss`` is set."""
-        known = {} if self._federation.config.accept_loss else {int(client): one for client, one in held.items()}
+        """Restore the metrics that `hold` returned, for the current clients, if the engine restores their models."""
+        sure = isinstance(self._federation.grid, KeepsClients) and not self._federation.config.accept_loss
+        known = {int(client): one for client, one in held.items()} if sure else {}
         for member in self._federation.roster:
             if one := known.get(member.client_id):
                 self._known[member.node] = Reply(member.client_id, one["metrics"], classes=one["classes"])

@@ -1,8 +1,10 @@
 """The sharing of public samples: collected from each client once, and sent to the clients that lack them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.scaling import scaled_alone
@@ -11,10 +13,13 @@ from hetfl_flwr.server.guard import ROWS_FACTOR, Guard, measure_rows
 from hetfl_flwr.server.member import Member, Sharing
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import POOL, SHARE, STAGES
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, frozen
 
 NOTHING: Arrays = {}
 """The download in a request for samples, which has no arrays."""
+
+PUBLIC = "public"
+"""The first word of the names of shared samples in a checkpoint."""
 
 
 class SampleSharing:
@@ -25,8 +30,8 @@ class SampleSharing:
     """
 
     def __init__(self, exchange: Exchange, sharing: Sharing | None) -> None:
-        self._exchange, self._roster, self._sharing = exchange, exchange.roster, sharing
-        self.guard = Guard(ROWS_FACTOR if exchange.config.outlier_factor else 0.0)
+        self._exchange, self._roster, self._sharing, self._config = exchange, exchange.roster, sharing, exchange.config
+        self.guard = Guard(ROWS_FACTOR if self._config.outlier_factor else 0.0)
         self._received: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again has another Member
 
     def share(self) -> Outcome:
@@ -41,6 +46,24 @@ class SampleSharing:
             if self._sharing.to_clients:
                 result.add(self._distributed())
         return result
+
+    def hold(self) -> Arrays:
+        """Return, as ``public CLIENT NAME``, shared samples with noise; others are shared again on resume."""
+        shared = self._roster.public_samples if self._config.public_noise_multiplier else {}
+        return {f"{PUBLIC} {one} {name}": array for one, block in shared.items() for name, array in block.items()}
+
+    def restore(self, held: Arrays) -> None:
+        """Restore the samples that `hold` returned among these arrays, so that no client adds other noise to them.
+
+        With ``accept-loss``, clients share their samples again: they may be others.
+        """
+        blocks = dict[int, dict[str, NDArray[Any]]]()
+        for key, array in held.items():
+            if key.startswith(PUBLIC) and not self._config.accept_loss:
+                _, client_id, name = key.split(" ")
+                blocks.setdefault(int(client_id), {})[name] = array
+        self._roster.public_samples = {client_id: frozen(block) for client_id, block in blocks.items()}
+        self.guard.newest = {client_id: measure_rows(block["inputs"]) for client_id, block in blocks.items()}
 
     def holding(self, members: Iterable[Member]) -> list[Member]:
         """Return the members that have shared their samples and, if required, hold the samples of all others."""

@@ -90,7 +90,10 @@ def guarantees(run: Run) -> tuple[list[Guarantee], str]:
     noise, uploads, rounds = config.noise_multiplier, max(counted), int(run.summary["rounds"])
     found = [Guarantee("everyone, the server too", uploads, 1.0, epsilon(noise, uploads))]
     try:
-        if (rate := sampling_rate(config)) < 1:
+        rate = sampling_rate(config)
+        if rate < 1 and sum(counted) > rate * able_clients(config) * rounds:
+            return found, "no epsilon for sampled clients: a resumed run repeated rounds, with the same clients"
+        if rate < 1:
             who = "those who cannot tell which clients were sampled"
             found.append(Guarantee(who, rounds, float(rate), amplified(noise, float(rate), rounds)))
     except ModuleNotFoundError as error:
@@ -108,8 +111,13 @@ def sampling_rate(config: RunConfig) -> Fraction:
     >>> sampling_rate(RunConfig.from_flat({"clients": 10, "fraction": 0.25}))
     Fraction(3, 10)
     """
-    able = config.clients - idle_clients(config.nonparticipating_fraction, config.clients)
+    able = able_clients(config)
     return Fraction(sampled_clients(config.fraction, able), able)
+
+
+def able_clients(config: RunConfig) -> int:
+    """Return the number of clients that may train."""
+    return config.clients - idle_clients(config.nonparticipating_fraction, config.clients)
 
 
 def _sampled(values: Deltas, mu: float, rate: float) -> Deltas:

@@ -24,7 +24,7 @@ from hetfl_flwr.common.notices import speaking_of, warn
 from hetfl_flwr.errors import ConfigError, DivergedError, HetflError, RunFolderError, TooFewClients, unknown
 from hetfl_flwr.node.machine import end_with_parent, keep_freed_memory, release_freed_memory
 from hetfl_flwr.runs.lock import FolderInUse
-from hetfl_flwr.runs.record import CHECKPOINTS
+from hetfl_flwr.runs.record import CHECKPOINTS, read_summary
 from simulations.studies.jobs import Backend, Failed, Job, Submit
 
 STOPPED = "stopped"
@@ -61,6 +61,8 @@ def run_job(job: Job) -> Failed | None:
                     "may depend on their number: use another folder"
                 )
             run_locally(job.config.to_flat(), resume=resume, verbose=False, progress=False)
+            if "lost_rounds" in (read_summary(job.folder) or ()):
+                raise RunFolderError(f"{job.folder} has lost the figures of some rounds: remove it to run it again")
     except KeyboardInterrupt:
         return Failed(STOPPED)
     except FolderInUse as error:

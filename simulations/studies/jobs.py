@@ -47,11 +47,16 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended with these settings, the defaults of all others, and the data as they are now."""
+        """Whether the run has ended with these settings, the defaults of all others, and the data as they are now.
+
+        A run that has lost the figures of some rounds does not count: its sums and curves would be wrong.
+        """
         from hetfl_flwr.runs.settings import config_of, resolved
 
         summary = read_summary(self.folder)
         if summary is None or summary["rounds"] < self.rounds or not (self.folder / CONFIG_FILE).exists():
+            return False
+        if "lost_rounds" in summary:
             return False
         made = resolved(config_of(self.folder), "local").to_flat()
         same = all(made.get(key) == value for key, value in self.config.to_flat().items() if key not in ASIDE)

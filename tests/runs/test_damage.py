@@ -585,6 +585,21 @@ def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_reported_
         go_on(folder, rounds=rounds + 1)
 
 
+def test_samples_with_noise_are_shared_once(tmp_path):
+    """Fresh noise would be another release of the same samples, and the mean of both has less."""
+    keys = {"public_noise_multiplier": 1.0, "public_clipping_norm": 1.0, "noise_source": "system"}
+    folder, shared = tmp_path / "run", list[dict[str, list[float]]]()
+    for rounds in (1, 2):
+        if rounds == 1:
+            begin(folder, algorithm="dsfl", rounds=1, **keys)
+        else:
+            go_on(folder, rounds=2)
+        held = Checkpoint.read(folder).under_way.arrays
+        shared.append({name: array.tolist() for name, array in held.items()})
+    assert len(shared[0]) == 3
+    assert shared[0] == shared[1]
+
+
 def test_uploads_are_counted_on(noisy, tmp_path):
     folder = Path(shutil.copytree(noisy, tmp_path / "run"))
     go_on(folder, rounds=5)

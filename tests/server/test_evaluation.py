@@ -69,6 +69,17 @@ def test_a_model_that_has_not_changed_is_not_measured_again_and_nobody_sees_a_di
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_metrics_are_restored_only_with_the_models_that_they_are_of(make_federation, make_config, monkeypatch, keeps):
+    """In Flower's simulation, one client may have lost its state, and is measured again."""
+    federation = make_federation(make_config(**FEW, algorithm="local"))
+    if not keeps:
+        monkeypatch.setattr(federation, "grid", object())
+    evaluation = rounds.Evaluation(federation)
+    evaluation.restore({"1": {"metrics": {"accuracy": 0.5}, "classes": {}}})
+    assert list(evaluation.hold()) == ["1"] * keeps
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtgp"])
 def test_who_is_measured_with_what_the_server_knows_is_always_asked(make_config, run_federation, algorithm):
     config = make_config(**FEW, algorithm=algorithm, width=8)

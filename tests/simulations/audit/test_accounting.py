@@ -1,5 +1,6 @@
 """Epsilon: ours and another accountant's, with sampled clients, and in an audit."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import expm1, inf, log1p
 
@@ -47,4 +48,7 @@ def test_an_audit_says_what_sampled_clients_are_guaranteed(accountant, lab, tmp_
     assert [(one.uploads, one.rate) for one in found] == [(most, 1.0), (3, 0.75)]
     assert found[0].epsilon == run.summary["epsilon"]
     assert found[1].epsilon == amplified(2.0, 0.75, 3)
+    again = [{**client, "uploads": client["uploads"] + 1} for client in run.clients]
+    found, unknown = guarantees(replace(run, clients=again))
+    assert ([one.rate for one in found], "repeated rounds" in unknown) == ([1.0], True)
     assert guarantees(load_run(lab.run(lab.config(**KEPT, clients=2, output_dir=str(tmp_path / "plain"))))) == ([], "")

@@ -124,6 +124,15 @@ def test_a_run_that_has_lost_its_config_gets_it_back(tmp_path, console, run_smal
     assert ((folder / "config.toml").read_text(), (folder / "rounds.jsonl").read_text()) == (config, rounds)
 
 
+def test_a_run_that_has_lost_figures_does_not_count(tmp_path, console, run_small):
+    """Its bytes are those of the rounds that are left."""
+    folder = run_small(tmp_path / "seed=0", rounds=1).folder
+    (folder / "rounds.jsonl").unlink()
+    run(algorithm="fedhe", out=folder, resume=True, rounds=2, accept_loss=True, progress=False)
+    _, failed = run_sweep(SMALL, {"seed": [0]}, tmp_path, LocalBackend(1), console)
+    assert "has lost the figures of some rounds" in failed[folder].reason
+
+
 @pytest.mark.parametrize(("made", "asked"), [(2, 1), (1, 2)])
 def test_a_run_of_other_rounds_is_neither_taken_nor_extended(tmp_path, run_small, console, made, asked):
     """The weights of FML and CHFL, for example, follow a schedule over all rounds."""
