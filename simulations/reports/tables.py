@@ -17,6 +17,7 @@ from simulations.reports.doubts import notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.layout import NOTHING, byte_size, cost_line, first, percent, table_of, thousands
 from simulations.reports.runs import (
+    INCIDENTAL,
     Group,
     Run,
     best_accuracy,
@@ -41,10 +42,8 @@ QUALITY_HEADINGS = {
     "maj.": ("majority", "accuracy of always predicting the most frequent class"),
 }
 """Headings of the client table, with the key of each value and its meaning."""
-UNEQUAL_KEYS = (
-    *("rounds", "partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
-    "learning-rate",
-)
+OF_METHODS = {"algorithm", "algorithm-options", "pooled", "projection"}
+"""Config keys that tell methods apart."""
 
 UNEQUAL_SAMPLES = 1.5
 """Smallest ratio of trained samples per client and round at which runs are not directly comparable."""
@@ -60,9 +59,10 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
     """Return one line that names the settings in which groups differ and which make a comparison unfair."""
     found = {name: list(map(TERMS[name], groups)) for name in ("dataset", "clients", "seed")}
     found["data"] = [data_called(group.runs[0]) for group in groups]
-    for key in UNEQUAL_KEYS:
+    keys = {key for group in groups for key in group.runs[0].config if "." not in key} - INCIDENTAL - OF_METHODS
+    for key in sorted(keys - found.keys()):
         values = [group.runs[0].config.get(key) for group in groups]
-        found[key] = ["" if value is None else str(value) for value in values]
+        found[key] = ["" if value is None else str(value) or "not set" for value in values]
     samples = [_samples(group) for group in groups]
     if max(samples) >= UNEQUAL_SAMPLES * min((one for one in samples if one), default=inf):
         found["samples per client and round"] = [f"{one:.0f}" if one else "" for one in samples]

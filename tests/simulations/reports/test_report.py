@@ -148,6 +148,21 @@ def test_compare_unequal_runs(tmp_path):
     assert [row["payload to reach 70.0 %"] for row in rows(compare_table([one, other], 0.7))] == ["600 bytes", "never"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"pretrained": "imagenet"}, "pretrained (imagenet: fedhe; not set: local)"),
+        ({"augment": "crop-flip"}, "augment (crop-flip: fedhe; none: local)"),
+        ({"keep-best": True}, "keep-best (True: fedhe; False: local)"),
+        ({"fedhe.alpha": 0.5, "threads": 2}, ""),
+    ],
+)
+def test_any_setting_in_which_methods_differ_is_named(tmp_path, setting, said):
+    runs = [load_run(make(tmp_path / "one", **setting)), load_run(make(tmp_path / "other", algorithm="local"))]
+    caption = str(compare_table(runs).caption)
+    assert f"differ in {said}." in caption if said else "Not directly" not in caption
+
+
 def test_runs_that_differ_from_most_are_named(tmp_path):
     runs = [load_run(make(tmp_path / name, algorithm=name, models="mlp")) for name in ("fedhe", "fd", "local")]
     runs.append(load_run(make(tmp_path / "fedrep", algorithm="fedrep", models="lenet5")))
