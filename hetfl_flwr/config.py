@@ -796,13 +796,18 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     """Return the server's run config with the overrides of one node.
 
     Keys of `node_config` that are unknown here are ignored, as other apps may use them, unless they resemble a known
-    key: then `ConfigError` reports a misspelling. It is also raised for invalid values.
+    key: then `ConfigError` reports a misspelling. It is also raised for keys of the run config alone, and for invalid
+    values. Noise that a node adds of its own comes from the operating system, unless the node says otherwise.
     """
     known = [*NODE_KEYS, *OWN_NODE_KEYS]
-    for key in node_config.keys() - known:
+    for key in sorted(node_config.keys() - known):
+        if key in KEYS:
+            raise ConfigError(f"node-config key '{key}': only the run config sets it, for all nodes: remove it there")
         if get_close_matches(key, known, cutoff=0.7):  # payload-precision is not a misspelled mixed-precision
             raise ConfigError(unknown("node-config key", key, known))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
+    if own.keys() & {"noise-multiplier", "public-noise-multiplier"}:
+        own = {"noise-source": "system", **own}
     return config.with_values(own) if own else config
 
 

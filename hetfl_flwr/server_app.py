@@ -36,9 +36,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation of a run config, and write its run folder."""
     try:
         engine = engine_of(grid)
-        if engine == "deployment":
-            ask_again(after=0.1)
         config = resolved(RunConfig.from_flat(context.run_config), engine)
+        if engine == "deployment":
+            ask_again(after=0.1, most=config.round_timeout)
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)
         folder = RunFolder(Path(config.output_dir), config, engine, context.run_id)

@@ -7,6 +7,7 @@ directly.
 import sys
 from functools import partial
 from logging import WARNING
+from types import SimpleNamespace
 
 from flwr.app import Message
 from flwr.common import Scalar, log
@@ -18,7 +19,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -72,11 +73,26 @@ def simulates_clients() -> bool:
     return ray.get_runtime_context().get_actor_id() is not None  # type: ignore[union-attr]
 
 
-def ask_again(after: float) -> None:
-    """Set the seconds after which a server asks again for a partly received reply; Flower's default is 1."""
+def ask_again(after: float, most: float) -> None:
+    """Set the seconds after which a server asks again for a partly received reply, and gives it up.
+
+    Flower's defaults are 1 second, and 2 hours or 3 minutes without a part. A reply that cannot be decoded becomes one
+    to no message, so that its node is late; with Flower alone it would end the server.
+    """
     from flwr.superlink.grid import http_grid  # slow
 
-    http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]
+    def inflated(message: str, contents: dict[str, bytes]) -> object:
+        found: object
+        try:
+            if isinstance(found := inflate_object_from_contents(message, contents), Message):
+                return found
+        except Exception as error:
+            found = error
+        log(WARNING, "a reply that is no message is dropped (%s)", type(found).__name__)
+        return SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=""))
+
+    http_grid.pull_objects = partial(pull_objects, initial_backoff=after, max_time=most)  # type: ignore[attr-defined]
+    http_grid.inflate_object_from_contents = inflated  # type: ignore
 
 
 def name_message(message: Message, name: str) -> None:

@@ -10,4 +10,5 @@ COST_METRICS = (CPU_SECONDS, WALL_SECONDS, FLOPS, JOULES, MEMORY, DEVICE_MEMORY)
 
 def together(name: str, costs: Iterable[float]) -> float:
     """Return one cost of several trainings: the maximum of memory in bytes, and the finite sum of the others."""
-    return max(costs) if name in (MEMORY, DEVICE_MEMORY) else min(sum(costs), sys.float_info.max)
+    most = sys.float_info.max
+    return max(costs) if name in (MEMORY, DEVICE_MEMORY) else max(-most, min(sum(costs), most))

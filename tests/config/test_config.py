@@ -149,11 +149,16 @@ def test_options_are_those_of_the_very_name():
 
 def test_a_node_s_own_settings_override_the_run_config_there():
     config = RunConfig.from_flat({"models": "lenet5", "fedhe.alpha": 0.5})
-    node = {"partition-id": 1, "num-partitions": 4, "model": "mlp", "state-dir": "/state", "rounds": 99}
+    node = {"partition-id": 1, "num-partitions": 4, "model": "mlp", "state-dir": "/state", "of-another-app": 99}
     own = for_node(config, node)
     assert own == config.with_values({"models": "mlp", "state-dir": "/state"})
-    assert own.rounds == config.rounds
     assert for_node(config, {"partition-id": 1}) is config
+
+
+@pytest.mark.parametrize("key", ["public-fraction", "seed", "normalize"])
+def test_a_node_is_told_which_keys_it_cannot_set(refusal, key):
+    """Else it would share public samples that it was told to keep."""
+    assert f"'{key}': only the run config sets it" in refusal(ConfigError, for_node, RunConfig(), {key: 0})
 
 
 def test_every_node_key_sets_a_key_that_exists():

@@ -4,13 +4,15 @@ import ast
 import inspect
 import sys
 import threading
+from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
-from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from torch.utils.data import DataLoader
 
@@ -73,10 +75,11 @@ def test_only_two_modules_take_what_flower_does_not_export():
 
 def test_a_server_asks_again_as_soon_as_it_is_told_to(monkeypatch):
     """Flower's own waits a second for a reply of which a part is still on its way."""
-    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)
+    for name in ("pull_objects", "inflate_object_from_contents"):
+        monkeypatch.setattr(http_grid, name, getattr(http_grid, name))
     waits, wait = [], threading.Event.wait
     monkeypatch.setattr(threading.Event, "wait", lambda event, seconds=None: waits.append(seconds) or wait(event, 0))
-    flower.ask_again(after=0.1)
+    flower.ask_again(after=0.1, most=9)
     asked = []
 
     def pull(name):
@@ -88,3 +91,21 @@ def test_a_server_asks_again_as_soon_as_it_is_told_to(monkeypatch):
     assert http_grid.pull_objects(["part"], pull) == {"part": b"content"}
     first, second = [seconds for seconds in waits if seconds is not None]
     assert (first, second) == (pytest.approx(0.1, rel=0.2), pytest.approx(0.2, rel=0.2))
+
+
+def test_a_server_gives_up_a_reply_that_does_not_come_whole_and_drops_what_is_none(monkeypatch):
+    """Flower's own waits up to two hours, reads no other reply meanwhile, and ends with an error."""
+    for name in ("pull_objects", "inflate_object_from_contents"):
+        monkeypatch.setattr(http_grid, name, getattr(http_grid, name))
+    flower.ask_again(after=0.01, most=0.1)
+
+    def pull(name):
+        raise ObjectUnavailableError(name)
+
+    with pytest.raises(ObjectPullError):
+        http_grid.pull_objects(["part"], pull)
+    numbers = MetricRecord({"loss": 1.0})
+    for content in (b"Message  3\0\xff\xff\xff", b"no object", numbers.deflate()):
+        name = sha256(content).hexdigest()
+        found = http_grid.inflate_object_from_contents(name, {name: content})
+        assert found.metadata.reply_to_message_id == ""

@@ -251,12 +251,12 @@ def is_train(message):
     return message.metadata.message_type == "train"
 
 
-@pytest.mark.parametrize(("engine", "asked"), [("deployment", [0.1]), ("simulation", []), ("local", [])])
+@pytest.mark.parametrize(("engine", "asked"), [("deployment", [(0.1, 7.0)]), ("simulation", []), ("local", [])])
 def test_only_a_server_with_a_network_asks_again_sooner_for_what_has_not_come_whole(monkeypatch, engine, asked):
     """Elsewhere this would import Flower's HTTP client for nothing."""
     said = []
     monkeypatch.setattr(server_app, "engine_of", lambda grid: engine)
-    monkeypatch.setattr(server_app, "ask_again", lambda after: said.append(after))
-    with pytest.raises(ConfigError, match="unknown"):
-        server_app.main(None, Context(1, 1, {}, RecordDict(), {"no-such-key": 1}))
+    monkeypatch.setattr(server_app, "ask_again", lambda after, most: said.append((after, most)))
+    with pytest.raises(ConfigError, match="callbacks"):
+        server_app.main(None, Context(1, 1, {}, RecordDict(), {"callbacks": "nowhere:One", "round-timeout": 7.0}))
     assert said == asked

@@ -243,9 +243,11 @@ def test_epsilon_at_its_ends():
 def test_noise_needs_a_clipping_norm_and_a_node_may_want_more_than_the_run(refusal, prefix):
     assert f"{prefix}clipping-norm" in refusal(ConfigError, RunConfig.from_flat, {f"{prefix}noise-multiplier": 1.0})
     run = RunConfig.from_flat({f"{prefix}noise-multiplier": 0.5, f"{prefix}clipping-norm": 1.0})
-    own = for_node(run, {f"{prefix}noise-multiplier": 4, "noise-source": "system"}).to_flat()
+    run = run.with_values({"noise-source": "seed"})
     keys = f"{prefix}clipping-norm", f"{prefix}noise-multiplier", "noise-source"
-    assert [own[key] for key in keys] == [1.0, 4.0, "system"]
+    for source, its in ({}, "system"), ({"noise-source": "seed"}, "seed"):
+        own = for_node(run, {f"{prefix}noise-multiplier": 4, **source}).to_flat()
+        assert [own[key] for key in keys] == [1.0, 4.0, its]
     assert f"{prefix}clipping-norm above 0" in refusal(ConfigError, for_node, run, {f"{prefix}clipping-norm": 0.0})
 
 
