@@ -64,8 +64,10 @@ class Subject:
         A new instance of its side of the algorithm, for the form of its payloads.
     kept : tuple of KeptUpload
         Its downloads and uploads, in order; at least one.
+    samples : Samples
+        Ground truth: all its training samples, the public ones first.
     trained_on : Rows
-        Ground truth: its training samples, the public ones first.
+        The first of them, up to `MAX_ROWS`.
     members, strangers : Rows
         Ground truth of membership: its private training samples, and its test samples. Test samples that are not drawn
         from the client's own data are subsampled to the class shares of the members.
@@ -87,6 +89,7 @@ class Subject:
     model: SplitModel
     client: KnowledgeClient
     kept: tuple[KeptUpload, ...]
+    samples: Samples
     trained_on: Rows
     members: Rows
     strangers: Rows
@@ -228,6 +231,7 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         model=node.model.eval(),
         client=client,
         kept=kept,
+        samples=data.train.to(device),
         trained_on=there(data.train),
         members=members,
         strangers=strangers,

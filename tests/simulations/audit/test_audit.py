@@ -113,7 +113,10 @@ def test_weights_of_skewed_clients_show_their_classes_and_noise_does_not(read, t
     assert figures(noise)["class"][0] == pytest.approx(0.5, abs=0.25)
 
 
-def test_a_step_over_one_sample_gives_that_sample_away_and_noise_does_not(read):
+@pytest.mark.parametrize("most", [10_000, 20])
+def test_a_step_over_one_sample_gives_that_sample_away_and_noise_does_not(read, monkeypatch, most):
+    """However few of its samples the attacks take, the client has drawn from all."""
+    monkeypatch.setattr("simulations.audit.subject.MAX_ROWS", most)
     keys = {"algorithm": "fedavg", "optimizer": "sgd", "local_batches": 1, "batch_size": 1, "learning_rate": 0.1}
     known = read(**keys, most=1)
     assert [fits_gradient(reading) for reading in known] == [""]
