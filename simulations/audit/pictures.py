@@ -100,6 +100,8 @@ def fits_gradient(reading: PayloadReading) -> str:
     steps = subject.client.local_steps(len(subject.samples))
     if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
         return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
+    if config.augment != "none":
+        return "a step is on augmented images (augment)"
     if min(config.batch_size, len(subject.samples)) > LARGEST_BATCH:
         return f"a step is of more than {LARGEST_BATCH} samples (batch-size)"
     return ""

@@ -312,9 +312,10 @@ def sampling_rates(folder):
         ({"algorithm": "fedavg", "moments": "kept", "momentum": 0.9, "rounds": 2}, "one step"),
         ({"algorithm": "fml"}, "cross-entropy"),
         ({"algorithm": "heterofl"}, "cross-entropy"),
+        ({"algorithm": "fedavg", "augment": "flip"}, "augment"),
     ],
 )
-def test_an_upload_of_more_than_one_plain_step_is_no_gradient(read, keys, why):
+def test_an_upload_of_more_than_one_plain_step_on_its_samples_is_no_gradient(read, keys, why):
     [reading] = read(**{"optimizer": "sgd", "local_batches": 1, "batch_size": 1} | keys, most=1)
     assert why in fits_gradient(reading)
 
