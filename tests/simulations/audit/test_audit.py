@@ -96,6 +96,13 @@ def test_strangers_have_the_classes_of_members_where_all_clients_test_on_all_cla
         assert strangers.sum() > 5
 
 
+def test_the_attacker_has_the_body_that_has_made_the_upload_and_not_the_best_one(read):
+    keys = {"algorithm": "fedproto", "rounds": 12, "learning_rate": 0.01, "keep_best": True, "validation_fraction": 0.2}
+    for reading in read(**keys):
+        found = reading.learnt(reading.subject.trained_on, reading.subject.rng("test"))
+        np.testing.assert_allclose(found["prototypes"], reading.upload["prototypes"], rtol=1e-4, atol=1e-5)
+
+
 def test_counts_that_are_sent_are_read_to_the_sample(read):
     found = figures(UPLOAD_READERS["as sent"].run(read(algorithm="fedproto", partition="dirichlet:0.1")))
     error, another, *_ = found["histogram"]
