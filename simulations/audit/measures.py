@@ -60,8 +60,7 @@ class Finding:
         The result of an attacker who reads nothing: a coin toss for membership, the mean of the attacker's samples for
         pictures; for class histograms, the better of that of the attacker's samples and even shares.
     best : float or None
-        The ground truth or, for membership, the same attack on the client's whole model. That is not a bound: an upload
-        may reveal more about single samples than the model does. None: no reference.
+        That of the ground truth, for class histograms. None: no reference.
     """
 
     attack: str

@@ -88,12 +88,11 @@ def by_likelihood(readings: Sequence[PayloadReading], shadows: int) -> AttackRes
         return lambda one: np.split(likelihood_ratios(confident(one), others), [len(subject.members)])
 
     own, without = compared(readings, scorer)
-    best = [one for one, reading in zip(own, readings, strict=True) if reading.is_whole]
-    areas = [mean_of([auc(*one) for one in several]) for several in (own, without, best)]
-    rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
+    areas = [mean_of([auc(*one) for one in several]) for several in (own, without)]
+    rates = [pooled(true_positive_rate, several) for several in (own, without)]
     guessed = chance_rate(sum(len(negative) for _, negative in own))
     figures: list[Figure] = [
-        ("AUC", areas[0], areas[1], 0.5, areas[2]),
-        ("TPR at 1 % FPR", rates[0], rates[1], guessed, rates[2]),
+        ("AUC", areas[0], areas[1], 0.5, None),
+        ("TPR at 1 % FPR", rates[0], rates[1], guessed, None),
     ]
     return AttackResult(readings[0].payload, f"{readings[0].knows}; {shadows} shadow models", figures)

@@ -14,7 +14,7 @@ from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
 from simulations.audit.measures import AttackResult, NotFittedError, Scores
 from simulations.audit.readings import Body, ClassMeans, PayloadReading, Weights, class_means
-from simulations.audit.subject import Predictor
+from simulations.audit.subject import Predictor, Rows
 from simulations.reports.runs import mean_of
 
 STEPS, RATE = 400, 0.05
@@ -65,8 +65,8 @@ def by_gradient(readings: Sequence[PayloadReading]) -> AttackResult:
         before, after = reading.model_of(last.download), reading.model_of(last.upload)
         gradient = [(one - other).detach() for one, other in zip(before.parameters(), after.parameters(), strict=True)]
         rng = generator(config.seed, subject.client_id, last.round, "batches")
-        rows = next(draw_batches(rng, len(subject.trained_on), config.batch_size, epochs=1, batches=1))
-        batch = subject.trained_on.some(rows.numpy())
+        rows = next(draw_batches(rng, len(subject.samples), config.batch_size, epochs=1, batches=1))
+        batch = Rows(*subject.samples.batch(rows))
         labels = batch.labels
         if len(batch) == 1 and before.head.bias is not None:
             labels = torch.tensor([inferred_label(gradient[-1])], device=labels.device)
@@ -80,7 +80,7 @@ def by_gradient(readings: Sequence[PayloadReading]) -> AttackResult:
         )
 
     first = readings[0].subject
-    given = min(first.config.batch_size, len(first.trained_on)) > 1 or first.model.head.bias is None
+    given = min(first.config.batch_size, len(first.samples)) > 1 or first.model.head.bias is None
     knows = "what the client was sent" + ("; the labels of the batch (worst case)" if given else "")
     return _of_pictures("the change of weights in one step", knows, readings, make, "private sample")
 
@@ -97,10 +97,12 @@ def fits_gradient(reading: PayloadReading) -> str:
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
         return "batch norm: its statistics in a step are not sent"
     rolling = config.momentum > 0 and config.moments == "kept" and len(subject.kept) > 1
-    steps = subject.client.local_steps(len(subject.trained_on))
+    steps = subject.client.local_steps(len(subject.samples))
     if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
         return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
-    if min(config.batch_size, len(subject.trained_on)) > LARGEST_BATCH:
+    if config.augment != "none":
+        return "a step is on augmented images (augment)"
+    if min(config.batch_size, len(subject.samples)) > LARGEST_BATCH:
         return f"a step is of more than {LARGEST_BATCH} samples (batch-size)"
     return ""
 

@@ -48,8 +48,6 @@ class PayloadReading(ABC):
     """What is read, in words."""
     knows: str
     """What the attacker is assumed to know, in addition to the run config and samples of the same distribution."""
-    is_whole = False
-    """Whether the payload is the client's whole model: nothing more could be known."""
     lends_model: ClassVar[bool] = False
     """Whether reading an upload takes a part of the client's model that is not sent."""
 
@@ -110,7 +108,6 @@ class Weights(PayloadReading):
         super().__init__(subject)
         self.model, self.under, self.lacks = model, under, lacks
         self.factors = any(name.endswith(".left") for name in subject.last.upload)
-        self.is_whole = model is subject.model and not lacks
         self.payload = "its model" if model is subject.model else "a small model"
         self.knows = "the architecture"
         if lacks:
@@ -174,7 +171,7 @@ class Body(Weights):
 
     def __init__(self, subject: Subject, model: SplitModel, under: str = "") -> None:
         super().__init__(subject, model, under)
-        self.is_whole, self.payload = False, "a body"
+        self.payload = "a body"
         self.knows += "; a head fitted on its own samples"
 
     def _predicting(self, model: SplitModel) -> Predictor:

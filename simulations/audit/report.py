@@ -176,9 +176,9 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
             notes=[
                 "figure: over clients. other client: the same with another client's upload. chance: an attacker who "
                 "reads nothing; for pictures the mean of its samples, for labels the better of their "
-                "histogram and even shares. best: the truth or, for membership, the client's whole model. An AUC, TPR "
-                "or PSNR above chance, or an error below it, is a leak. -: undefined, for example because clients have "
-                "all classes.",
+                "histogram and even shares. best: for labels, the truth. An AUC, TPR or PSNR above chance, or an "
+                "error below it, is a leak. -: not measured, or undefined, for example because clients have all "
+                "classes.",
                 *dict.fromkeys(f"{one.attack}: assumed to be known: {one.knows}." for one in audit.findings),
             ],
         )

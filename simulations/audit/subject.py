@@ -19,6 +19,7 @@ from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.record import read_summary
 from hetfl_flwr.runs.uploads import KeptUpload, kept_uploads
@@ -59,13 +60,15 @@ class Subject:
     client_id, classes : int
         The client, and C.
     model : SplitModel
-        Its trained model, in evaluation mode. Attacks that use it say so.
+        Its model after its last round of training, in evaluation mode. Attacks that use it say so.
     client : KnowledgeClient
         A new instance of its side of the algorithm, for the form of its payloads.
     kept : tuple of KeptUpload
         Its downloads and uploads, in order; at least one.
+    samples : Samples
+        Ground truth: all its training samples, the public ones first.
     trained_on : Rows
-        Ground truth: its training samples, the public ones first.
+        The first of them, up to `MAX_ROWS`.
     members, strangers : Rows
         Ground truth of membership: its private training samples, and its test samples. Test samples that are not drawn
         from the client's own data are subsampled to the class shares of the members.
@@ -87,6 +90,7 @@ class Subject:
     model: SplitModel
     client: KnowledgeClient
     kept: tuple[KeptUpload, ...]
+    samples: Samples
     trained_on: Rows
     members: Rows
     strangers: Rows
@@ -173,6 +177,7 @@ def subjects_of(
         )
     nodes = [load_deployed(folder, one, places[one]) if places else load_client(folder, one) for one in there]
     for node in nodes:
+        Holder(build_client(node.config, node)).restore()  # its last round, where keep-best has left the best one
         node.model.to(device)
     by_client = {node.client_id: tuple(one for one in kept if one.client_id == node.client_id) for node in nodes}
     chosen = [node for node in nodes if by_client[node.client_id]][: most or None]
@@ -228,6 +233,7 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         model=node.model.eval(),
         client=client,
         kept=kept,
+        samples=data.train.to(device),
         trained_on=there(data.train),
         members=members,
         strangers=strangers,
