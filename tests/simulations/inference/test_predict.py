@@ -330,6 +330,18 @@ def test_a_text_ends_with_its_line_alone(home, make_config, run_federation, refu
     assert "'none.txt' holds no rows" in refusal(DataError, predict, folder, "none.txt", 0)
 
 
+def test_rows_without_a_text_are_left_out_and_ids_added(home, make_config, run_federation, refusal, capsys):
+    folder = texts_of(home, make_config, run_federation, "hashed:50")
+    (home / "new.csv").write_text("id,text,label\na1,gute Reise,1\nb2,,0\n,,\nc3,üble Reise,1\n")
+    found = predict(folder, "new.csv", 0)
+    assert (found.names, found.ids) == (["2", "5"], (("id", ["a1", "c3"]),))
+    assert "'new.csv': 2 of 4 rows have no text: left out" in capsys.readouterr().err
+    (home / "new.txt").write_text("gute Reise\nüble Reise\n")
+    assert found.scores == predict(folder, "new.txt", 0).scores
+    (home / "none.csv").write_text("id,text\na1,\n")
+    assert "'none.csv': all rows have no text" in refusal(DataError, predict, folder, "none.csv", 0)
+
+
 class Touching:
     """Writes a file when it is unpickled."""
 
