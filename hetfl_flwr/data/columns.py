@@ -71,31 +71,35 @@ NUMBER = re.compile("|".join(f"(?:{one})" for one in PATTERNS.values()))
 """A number in any notation."""
 
 _D, _M, _N = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})", r"(?P<n>[A-Za-z]{3,9})\.?"
-_CLOCK = r"(?P<h>\d{1,2}):(?P<i>\d{2})(?::(?P<s>\d{2}(?:\.\d+)?))?(?: ?(?P<p>[AaPp])\.?[Mm]\.?)?"
+_CLOCK = r"(?P<h>\d{1,2}):(?P<i>\d{2})(?::(?P<s>[0-5]\d(?:\.\d+)?))?(?: ?(?P<p>[AaPp])\.?[Mm]\.?)?"
 _TIME = rf"(?:(?:T|,? +){_CLOCK} ?(?P<z>Z|UTC|[+-]\d{{2}}:?\d{{2}})?)?"
 _ISO = rf"(?P<y>\d{{4}})(?P<k>[-/.]){_M}(?P=k){_D}"
 _BEFORE_YEAR = {
-    "day.month.": (rf"{_D}\. ?{_M}\. ?", "%d.%m."),
-    "day/month/": (rf"{_D}(?P<k>[-/]){_M}(?P=k)", "%d/%m/"),
-    "month/day/": (rf"{_M}(?P<k>[-/]){_D}(?P=k)", "%m/%d/"),
-    "day month-name ": (rf"{_D}[-/. ]*{_N}[-/., ]*", "%d%b"),
+    "day.month.": (rf"{_D}\. ?{_M}\. ?", ("%d.%m.",)),
+    "day/month/": (rf"{_D}(?P<k>[-/]){_M}(?P=k)", ("%d/%m/", "%d-%m-")),
+    "month/day/": (rf"{_M}(?P<k>[-/]){_D}(?P=k)", ("%m/%d/", "%m-%d-")),
+    "day month-name ": (rf"{_D}[-/. ]*{_N}[-/., ]*", ("%d%b", "%d-%b-", "%d %b ", "%d %B ")),
 }
-_DATES = {
-    "year-month-day": (_ISO, "ISO8601"),
-    (TYPED := "date"): (_ISO, "ISO8601"),
+_DATES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "year-month-day": (_ISO, ()),
+    (TYPED := "date"): (_ISO, ()),
     **{
-        before + year: (pattern + end, form + end_form)
-        for before, (pattern, form) in _BEFORE_YEAR.items()
+        before + year: (pattern + end, (*(form + end_form for form in forms),))
+        for before, (pattern, forms) in _BEFORE_YEAR.items()
         for year, end, end_form in (("year", r"(?P<y>\d{4})", "%Y"), ("yy", r"(?P<y>\d{2})", "%y"))
     },
-    "month-name day, year": (rf"{_N} *{_D},? +(?P<y>\d{{4}})", "%B %d, %Y"),
+    "month-name day, year": (rf"{_N} *{_D},? +(?P<y>\d{{4}})", ("%b %d, %Y", "%B %d, %Y")),
 }
+_TIMES = "%H:%M:%S", "%H:%M", "%I:%M:%S %p", "%I:%M %p"
 
 DATES = {name: re.compile(day + _TIME) for name, (day, _) in _DATES.items()} | {CLOCK: re.compile(_CLOCK)}
 """The pattern of a whole date text in each notation; `TYPED` is for columns of a date type."""
 
-FORMATS = {name: form for name, (_, form) in _DATES.items()} | {CLOCK: "%H:%M:%S"}
-"""The pandas format of each notation of dates."""
+FORMATS = {
+    name: [day + time for day in days for time in ("", *(f" {time}" for time in _TIMES))] or ["ISO8601"]
+    for name, (_, days) in _DATES.items()
+} | {CLOCK: [*_TIMES]}
+"""The pandas formats of each notation of dates: those of the usual texts that its pattern matches."""
 
 SWAPPED = {
     f"{one}/{other}/{year}": f"{other}/{one}/{year}"
@@ -205,6 +209,11 @@ def marks_missing(word: str) -> bool:
 def numbers_among(words: Sequence[str]) -> list[float]:
     """Return the numbers among words."""
     return [float(word) for word in words if re.fullmatch(_CODE, word)]
+
+
+def days_among(words: Sequence[str]) -> list[float]:
+    """Return the days among words, since 1970."""
+    return [day for word in words if not np.isnan(day := _day(word, DATES["year-month-day"]))]
 
 
 def _normalised(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -540,7 +549,7 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     if column.missing and column.kind == "number":
         numbers[np.isin(numbers, numbers_among(column.missing))] = np.nan
     elif column.missing and not column.is_clock:
-        numbers[np.isin(np.floor(numbers), [_day(word, DATES["year-month-day"]) for word in column.missing])] = np.nan
+        numbers[np.isin(np.floor(numbers), days_among(column.missing))] = np.nan
     return numbers, others
 
 

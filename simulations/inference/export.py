@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from hetfl_flwr.common.files import writing
 from hetfl_flwr.data import Samples, parse_pivot, prepared
-from hetfl_flwr.data.columns import FORMATS, MARKS, PATTERNS
+from hetfl_flwr.data.columns import DATES, FORMATS, MARKS, PATTERNS, days_among
 from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.data.reading import comma_list, parse_data_sets
 from hetfl_flwr.data.spec import Column
@@ -176,7 +176,9 @@ def _own(node: Node) -> dict[str, Any]:
 def _reading(column: Column) -> dict[str, Any]:
     """Return the description of how texts in a column are read."""
     if column.kind == "date":
-        return {"format": FORMATS[column.notation]}
+        origin, missing = ("1900-01-01", []) if column.is_clock else ("1970-01-01", days_among(column.missing))
+        formats = {"formats": FORMATS[column.notation], "origin": origin, "missing_days": missing}
+        return {"pattern": DATES[column.notation].pattern, **formats}
     if column.kind == "category":
         return {}
     thousands, decimal = MARKS[column.notation]

@@ -81,13 +81,8 @@ class Inputs(NamedTuple):
 
 def _rows(model: Model, path: Path) -> Inputs:
     """Read the rows of a table by column names; empty rows are left out with a warning."""
-    frame = _file(model, path)
-    filled = np.flatnonzero(np.any([column.is_valid().to_numpy() for column in frame.table.columns], axis=0))
-    if empty := len(frame) - len(filled):
-        warn(f"'{path}': {empty} of {len(frame)} rows are empty: left out")
-        frame = frame.take(filled)
-    if not len(frame):
-        raise DataError(f"'{path}' has no row with a filled cell")
+    whole = _file(model, path)
+    frame = _filled(path, whole, whole.table.columns, "are empty")
     columns = [Column.of(one) for one in model.inputs["columns"]]
     found = {" ".join(name.split()): name for name in frame.names}
     here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
@@ -103,6 +98,16 @@ def _rows(model: Model, path: Path) -> Inputs:
         warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
     blocks = [_encoded(path, column, here[column.name], frame) for column in columns]
     return Inputs(np.hstack(blocks), [*map(str, frame.numbers)], ids=ids)
+
+
+def _filled(path: Path, frame: Frame, columns: Sequence[pa.ChunkedArray], said: str) -> Frame:
+    """Return the rows that have a cell in some of the columns; a warning counts the others and says what they are."""
+    filled = np.flatnonzero(np.any([column.is_valid().to_numpy() for column in columns], axis=0))
+    if not len(filled):
+        raise DataError(f"'{path}': all rows {said}")
+    if empty := len(frame) - len(filled):
+        warn(f"'{path}': {empty} of {len(frame)} rows {said}: left out")
+    return frame.take(filled) if empty else frame
 
 
 def _labels(model: Model, frame: Frame) -> set[str]:
@@ -176,7 +181,8 @@ def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], 
 
 
 def _texts(model: Model, path: Path) -> Inputs:
-    """Read texts as rows of tokens."""
+    """Read texts as rows of tokens; rows of a table without a text are left out with a warning."""
+    ids: tuple[tuple[str, Sequence[str]], ...] = ()
     if path.suffix.lower() == ".txt":
         letters, notes = read_letters(path, model.reading.encoding)
         for note in notes:
@@ -188,17 +194,18 @@ def _texts(model: Model, path: Path) -> Inputs:
         numbers = np.arange(1, len(texts) + 1)
     else:
         file, name = _column(model, path, "text", is_text)
-        texts, numbers = file[name], file.numbers
-        if not is_text(texts.type):
-            raise DataError(f"column '{name}' of '{path}' holds {in_words(texts.type)}, not texts")
-        texts = texts.cast(pa.large_string()).fill_null("").combine_chunks()
+        if not is_text(file[name].type):
+            raise DataError(f"column '{name}' of '{path}' holds {in_words(file[name].type)}, not texts")
+        file = _filled(path, file, [file[name]], "have no text")
+        texts = file[name].cast(pa.large_string()).combine_chunks()
+        numbers, ids = file.numbers, _ids(model, file, [name])
     kind, size = parse_vocabulary(model.inputs["vocabulary"])
     words = model.inputs["words"]
     if kind == "shared" and words is None:
         raise ModelError(f"{model.called} does not include the words of its vocabulary: export it where its data are")
     known = None if words is None else partial(pa.array, words, pa.large_string())
     inputs, _ = Tokens(model.inputs["shape"][1], size, known).read(texts)
-    return Inputs(inputs, [*map(str, numbers)])
+    return Inputs(inputs, [*map(str, numbers)], ids=ids)
 
 
 def _series(model: Model, path: Path) -> Inputs:

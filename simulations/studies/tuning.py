@@ -24,7 +24,7 @@ from rich.table import Table
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, RunFolderError, unknown
-from hetfl_flwr.methods import chosen, resolve
+from hetfl_flwr.methods import chosen, find, resolve
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.record import read_rounds, read_summary
 from simulations.reports.layout import NOTHING, byte_size, percent, table_of
@@ -203,7 +203,7 @@ def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seed
     HetflError
         No trial has finished.
     """
-    flat = _tunable(base, space)
+    flat, space = _tunable(base, space)
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
@@ -287,17 +287,24 @@ def _judgeable(base: Mapping[str, Value]) -> RunConfig:
     return config
 
 
-def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
-    """Return all config keys with their values, after checking that those of a space can be tuned."""
-    flat = _judgeable(base).to_flat()
-    for key in space:
+def _tunable(base: Mapping[str, Value], space: Space) -> tuple[dict[str, Value], Space]:
+    """Return all config keys with their values, and a space after checking that its keys can be tuned.
+
+    A range with whole ends has fractions if its key takes them.
+    """
+    config, kinds, checked = _judgeable(base), _optuna().distributions, dict[str, Distribution]()
+    flat = config.to_flat()
+    usual = flat | find(config.algorithm).options
+    for key, one in space.items():
         if key in UNTUNED:
             raise ConfigError(f"--over: {key} cannot be tuned")
         if key not in flat:
             raise ConfigError(f"--over: {unknown('config key', key, flat)}")
-        for value in getattr(space[key], "choices", None) or (space[key].low, space[key].high):
+        for value in getattr(one, "choices", None) or (one.low, one.high):
             RunConfig.from_flat({**base, key: value})
-    return flat
+        widened = isinstance(one, kinds.IntDistribution) and isinstance(usual[key], float)
+        checked[key] = kinds.FloatDistribution(one.low, one.high, log=one.log) if widened else one
+    return flat, checked
 
 
 def run_searches(searches: Sequence[Search], backend: Backend, console: Console) -> list[Tuning | HetflError]:

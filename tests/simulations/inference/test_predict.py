@@ -1,5 +1,6 @@
 """Predictions for rows, images and texts, by the command and by the documentation's code alone."""
 
+import calendar
 import csv
 import io
 import json
@@ -42,6 +43,8 @@ TABLE = f"{HEADER}\n" + "".join(
     for row in range(ROWS)
 )
 """Ids, a word among numbers, decimal commas, dates, two kinds of categories and two constant columns."""
+
+NAMES = [calendar.month_name[number] for number in range(1, 13)]
 
 
 @pytest.fixture
@@ -118,15 +121,15 @@ def invoke(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-def recipe(number):
-    """Run the documentation's code for a kind of data where this project cannot be imported."""
+def recipe(number, end=None):
+    """Run the documentation's code for a kind of data where this project cannot be imported; `end` may end it."""
     blocks = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text().split("### Without this project")[1], re.M | re.S)
     first, *kinds, last = blocks
     assert len(kinds) == 3
     hidden = (
         "import sys\nfor name in ('hetfl_flwr', 'simulations', 'strategies', 'clients'): sys.modules[name] = None\n"
     )
-    code = hidden + first + kinds[number] + last
+    code = hidden + first + kinds[number] + (end or last)
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return [line.split(" ") for line in done.stdout.splitlines()]
@@ -182,6 +185,44 @@ class TestTables:
         frame["cost"] = "17.99"
         frame.to_csv(home / "patients.csv", index=False)
         with pytest.raises(AssertionError, match=r"cost is not written as 1\.234,5"):
+            recipe(0)
+
+    @pytest.mark.slow
+    def test_the_lines_of_the_documentation_read_dates_and_times_or_stop(self, home, make_config, run_federation):
+        """Each column has dates in one notation, with and without times; the last is a marker of a missing day."""
+        times = ("", " 08:30", " 8:30:15", " 12:30 AM", " 3:30:15 PM", "")
+        stops = {"iso": "2024-01-05, 08:30", "sas": "1.Jan.24", "us": "1/2/2024 3:30 p.m."}
+        days = [(f"{day:02}", day % 12 + 1, f"{NAMES[day % 12][:3]}", NAMES[day % 12]) for day in range(1, 25)]
+        rows = [
+            {
+                "iso": f"2024-{m:02}-{d}" + ("", "T08:30", " 08:30:15.25", "T08:30Z", " 08:30+0200", "")[row % 6],
+                "dots": f"{d}.{m:02}.2024{times[row % 6]}",
+                "short": f"{d}.{m}.{68 + row % 2}{times[-row % 6]}",
+                "us": (f"{m}/{d}/2024", f"{m}-{d}-2024")[row % 2] + times[row % 5],
+                "named": (f"{int(d)}-{n}-2024", f"{d} {n} 2024", f"{d} {name} 2024")[row % 3] + times[row % 4],
+                "sas": f"{d}{n.upper()}24",
+                "first": (f"{n} {int(d)}, 2024", f"{name} {d}, 2024")[row % 2],
+                "clock": ("00:30:00", "00:30", "1:15 pm", "23:59:59")[row % 4],
+            }
+            for row, (d, m, n, name) in enumerate(days)
+        ]
+        frame = pd.DataFrame(rows).assign(sick=[row % 2 for row in range(len(rows))])
+        frame.loc[3] = ["1900-01-01 08:30", "01.01.1900", *frame.loc[3][2:]]
+        frame.iloc[5, :8] = None
+        frame.to_csv(home / "data" / "train.csv", index=False)
+        frame.to_csv(home / "patients.csv", index=False)
+        keys = {"dataset": str(home / "data"), "label_column": "sick", "models": "mlp", "missing_values": "1900-01-01"}
+        export(run_federation(make_config(rounds=1, checkpoint_every=1, **keys)), 0, home / "model.pt2")
+        expected = READERS["table"](load_model(Path("model.pt2")), Path("patients.csv")).inputs
+        assert np.isnan(expected).sum(axis=0).tolist() == [2, 2, 1, 1, 1, 1, 1, 1]
+        found = "".join(" ".join(row) for row in recipe(0, "print(json.dumps(inputs.tolist()))"))
+        np.testing.assert_allclose(json.loads(found), expected, rtol=1e-12)
+        for name, cell in stops.items():
+            frame.assign(**{name: [cell, *frame[name][1:]]}).to_csv(home / "patients.csv", index=False)
+            with pytest.raises(AssertionError, match=f"{name} has dates in other formats"):
+                recipe(0)
+        frame.assign(us=frame.iso).to_csv(home / "patients.csv", index=False)
+        with pytest.raises(AssertionError, match="us is not written as month/day/year"):
             recipe(0)
 
     def test_what_training_did_not_know_is_counted_and_rows_have_their_numbers_in_the_file(self, table, home, capsys):
@@ -328,6 +369,18 @@ def test_a_text_ends_with_its_line_alone(home, make_config, run_federation, refu
     assert list(predict(folder, "two.txt", 0).names) == ["1", "2"]
     (home / "none.txt").touch()
     assert "'none.txt' holds no rows" in refusal(DataError, predict, folder, "none.txt", 0)
+
+
+def test_rows_without_a_text_are_left_out_and_ids_added(home, make_config, run_federation, refusal, capsys):
+    folder = texts_of(home, make_config, run_federation, "hashed:50")
+    (home / "new.csv").write_text("id,text,label\na1,gute Reise,1\nb2,,0\n,,\nc3,üble Reise,1\n")
+    found = predict(folder, "new.csv", 0)
+    assert (found.names, found.ids) == (["2", "5"], (("id", ["a1", "c3"]),))
+    assert "'new.csv': 2 of 4 rows have no text: left out" in capsys.readouterr().err
+    (home / "new.txt").write_text("gute Reise\nüble Reise\n")
+    assert found.scores == predict(folder, "new.txt", 0).scores
+    (home / "none.csv").write_text("id,text\na1,\n")
+    assert "'none.csv': all rows have no text" in refusal(DataError, predict, folder, "none.csv", 0)
 
 
 class Touching:

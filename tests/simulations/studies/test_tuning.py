@@ -96,6 +96,16 @@ def test_methods_with_and_without_a_weight_try_the_same_learning_rates(tmp_path)
     assert len({*rates["local"]}) == 5
 
 
+def test_a_range_with_whole_ends_has_fractions_if_its_key_takes_them(tmp_path):
+    """An option of a method may be given as a whole number, too."""
+    base = {"algorithm": "fedhe", "fedhe.alpha": 2, "local-epochs": 3, "weight-decay": 0.5}
+    over = parse_space(["weight-decay=0:1", "fedhe.alpha=1:3", "local-epochs=1:4"])
+    first, *others = [job.settings for [job] in next(search(base, over, tmp_path, 5))]
+    assert {key: first[key] for key in over} == {key: base[key] for key in over}
+    kinds = {"weight-decay": float, "fedhe.alpha": float, "local-epochs": int}
+    assert [{key: type(settings[key]) for key in over} for settings in others] == [kinds] * 4
+
+
 @pytest.mark.parametrize(
     ("algorithm", "best", "weights"),
     [
