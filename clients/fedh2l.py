@@ -114,7 +114,7 @@ class FedH2LClient(KnowledgeClient):
 
     def upload_spec(self) -> PayloadSpec:
         """Send posteriors on a batch of the client's public samples, their numbers, and the accuracy on them."""
-        public = len(self.node.data.public)
+        public = len(self.node.pool.shared)
         return teaching_signal(min(self.node.config.batch_size, public), public, self.node.data.spec.classes)
 
     def local_steps(self, samples: int) -> int:
@@ -180,7 +180,7 @@ class FedH2LClient(KnowledgeClient):
         return train(node.training(samples), batches, optimizer, self.own_loss, before_step=add_up)
 
     def _signal(self, round: int) -> Arrays:
-        node, public = self.node, self.node.data.public
+        node, public = self.node, self.node.pool.shared
         draw = generator(node.config.seed, node.client_id, round, "seeds")
         indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
         rows = torch.from_numpy(indices)

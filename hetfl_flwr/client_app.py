@@ -23,7 +23,7 @@ from hetfl_flwr.node.registration import registered
 from hetfl_flwr.runs.settings import NOT_POOLED
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.classes import listed, whole
-from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
+from hetfl_flwr.wire.codec import decode, to_record
 from hetfl_flwr.wire.messages import (
     ARRAYS,
     CONFIG,
@@ -38,8 +38,7 @@ from hetfl_flwr.wire.messages import (
     STAGES,
 )
 from hetfl_flwr.wire.naming import shares
-from hetfl_flwr.wire.privacy import private_rows, simulated
-from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.spec import PayloadSpec
 
 app = ClientApp()
@@ -102,24 +101,17 @@ def member_of(context: Context, before: str = "", round: int = 0) -> Member:
 @app.query(SHARE.removeprefix("query."))
 @_surfaced
 def share(message: Message, context: Context) -> Message:
-    """Reply with the client's public samples, and their labels if requested."""
-    node = _client(context).node
+    """Reply with the client's public samples, and their labels if requested; it keeps what it has sent."""
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
-    declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
-    shared = private_rows(
-        node.own_public_samples(labelled=labelled), declared, node.config, node.client_id, "public-rows"
-    )
-    count = MetricRecord({EXAMPLES: len(node.data.public)})
-    if node.config.half:
-        check_halves(shared, str(node))
-        shared = halved(shared)
+    shared = _client(context).node.own_public_samples(labelled=labelled)
+    count = MetricRecord({EXAMPLES: len(shared["inputs"])})
     return Message(RecordDict({ARRAYS: to_record(shared), METRICS: count}), reply_to=message)
 
 
 @app.query(POOL.removeprefix("query."))
 @_surfaced
 def pool(message: Message, context: Context) -> Message:
-    """Store the public samples of other clients."""
+    """Store public samples: those of other clients or, if this client has lost them, its own."""
     taken = _client(context).node.keep_public_samples(message.content.array_records[ARRAYS])
     return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 

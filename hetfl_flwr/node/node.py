@@ -22,7 +22,9 @@ from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.state import ClientState, ContextStore, MemoryStore, Stamp, StateStore, run_store
 from hetfl_flwr.server.global_model import small_model_for
-from hetfl_flwr.wire.privacy import simulated
+from hetfl_flwr.wire.codec import check_halves, halved, to_record
+from hetfl_flwr.wire.privacy import private_rows, simulated
+from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import Arrays
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class KeptContext(Context):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the client's networks, its state, and the public samples of other clients, raw and prepared."""
+        """The bytes of the client's networks, its state, and the public samples that it holds, raw and prepared."""
         kept = self.kept
         own = 2 * self.store.nbytes + (kept.holder.nbytes if kept.holder else 0)
         return own + (2 * kept.around["public_samples"].nbytes if kept.around else 0)
@@ -128,7 +130,7 @@ class Node:
     stamp : Stamp
         Identifies that state by its run, algorithm, model and client.
     public_samples : PublicSampleStore
-        Store of the public samples of other clients.
+        Store of the public samples of all clients, as they were sent.
     why : str
         Why this model was chosen, with ``models = "fit"``; else empty.
     predictor : nn.Module, optional
@@ -231,17 +233,25 @@ class Node:
 
     @property
     def pool(self) -> Pool:
-        """The public samples of all clients that have shared theirs, including this client's."""
+        """The public samples of all clients that have shared theirs, including this client's, as they were sent."""
         return self.public_samples.pool(self.client_id, self.data)
 
     def own_public_samples(self, *, labelled: bool) -> Arrays:
-        """Return this client's public samples as stored, for sharing."""
-        inputs, labels = self.data.public.stored()
-        arrays = {"inputs": inputs.numpy()}
-        return {**arrays, "labels": labels.numpy()} if labelled else arrays
+        """Return this client's public samples as sent: the same for a whole run, also if its data change."""
+        half = halved if self.config.half else dict
+        if self.client_id not in self.public_samples.client_ids():
+            inputs, labels = self.data.public.stored()
+            declared = public_samples(len(labels), self.data.spec, self.dtype, labelled=True)
+            own: Arrays = {"inputs": inputs.numpy(), "labels": labels.numpy()}
+            own = private_rows(own, declared, self.config, self.client_id, "public-rows")
+            if self.config.half:
+                check_halves(own, str(self))
+            self.keep_public_samples(to_record({f"{key}.{self.client_id}": rows for key, rows in half(own).items()}))
+        kept = half(self.public_samples.block(self.client_id))
+        return {name: rows for name, rows in kept.items() if labelled or name == "inputs"}
 
     def keep_public_samples(self, record: ArrayRecord) -> int:
-        """Check and keep public samples of other clients; return how many there are.
+        """Check and keep public samples as they were sent; return how many there are.
 
         Raises
         ------

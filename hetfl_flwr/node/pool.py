@@ -1,7 +1,8 @@
 """The pool: the public samples that clients have shared, the same for all clients that hold them.
 
 Rows are sent as stored (pixels as bytes, columns of a table), and each receiver prepares them in the same way as its
-own rows. A client keeps the received rows in Flower's ``Context.state``, under the id of the run.
+own rows. A client keeps all rows, its own as it has shared them, in Flower's ``Context.state``, under the id of the
+run: its data may grow, and the rows that it once shared stay the same.
 """
 
 from collections.abc import Mapping
@@ -24,9 +25,9 @@ from hetfl_flwr.wire.spec import Dim
 class Pool:
     """All public samples that a client knows: its own, and those it has received.
 
-    `blocks` holds them by partition, in order, prepared for this client's model; rows received without labels have
-    label 0. `own` is the client's partition, and `train` its training samples. `index` numbers the rows, so that a
-    number means the same row to all clients that have all blocks.
+    `blocks` holds them by partition, in order, prepared for this client's model. `own` is the client's partition, and
+    `train` its training samples. `index` numbers the rows, so that a number means the same row to all clients that have
+    all blocks.
     """
 
     own: int
@@ -37,6 +38,11 @@ class Pool:
     def samples(self) -> Samples:
         """All rows, in the pool's order."""
         return Samples.joined([*self.blocks.values()])
+
+    @property
+    def shared(self) -> Samples:
+        """The client's own rows, as it has shared them."""
+        return self.blocks[self.own]
 
     @cached_property
     def everything(self) -> Samples:
@@ -55,7 +61,7 @@ class Pool:
 
 
 class PublicSampleStore:
-    """The public samples of other clients, stored in a client's Context.
+    """The public samples of all clients, as they were sent, stored in a client's Context.
 
     `current` is a new object whenever the rows change. `nbytes` is the size of the stored rows.
     """
@@ -78,7 +84,7 @@ class PublicSampleStore:
         return self._context.state.array_records.get(self._key, ArrayRecord())
 
     def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
-        """Check received rows and keep them in their dtype; return how many were received.
+        """Check rows as they were sent and keep them in their dtype; return how many there are.
 
         The arrays are named ``inputs.K`` and ``labels.K`` for partition K. Raises PayloadError if one does not have
         the expected name, shape or dtype.
@@ -100,14 +106,24 @@ class PublicSampleStore:
         """Return the ids of the clients whose rows are stored."""
         return sorted(_blocks(self._record))
 
+    def block(self, client_id: int) -> dict[str, NDArray[Any]]:
+        """Return the stored rows of a client; empty if there are none."""
+        return from_record(_blocks(self._record).get(client_id, ArrayRecord()))
+
     def pool(self, own: int, data: ClientData) -> Pool:
-        """Return the pool of the stored rows and the client's own, cached until rows are received."""
+        """Return the pool of the stored rows, cached until rows are stored.
+
+        The client's own rows are those of its data until it has shared them. Rows without labels have label 0 or, if
+        the client's own came back without them, the labels of as many public rows of its data.
+        """
         if self._pool is None:
             public = data.public
             blocks = {own: public}
             for client_id, block in _blocks(self._record).items():
                 arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
-                labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
+                rows = len(arrays["inputs"])
+                mine = client_id == own and rows == len(public)
+                labels = arrays.get("labels", public.labels if mine else torch.zeros(rows, dtype=torch.int64))
                 blocks[client_id] = public.like(arrays["inputs"], labels)
             self._pool = Pool(own, dict(sorted(blocks.items())), data.train)
         return self._pool

@@ -69,7 +69,7 @@ def registered(holder: Holder, context: Context, before: str = "", round: int = 
         body=fingerprint(node.model.body),
         dtype=node.dtype,
         train=len(data.train),
-        public=len(data.public),
+        public=len(node.pool.shared),
         validation=len(data.validation),
         test=len(data.test),
         round=-1 if not client.keeps_state else state.round if state else 0,

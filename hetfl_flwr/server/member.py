@@ -85,7 +85,7 @@ class Member:
     round : int
         The round of its saved state. 0: it has no state; -1: its algorithm keeps no state.
     holds : tuple of int
-        Ids of the clients whose public samples it has received.
+        Ids of the clients whose public samples it holds.
     dataset : str
         The name of its data: as in the run config, a name from the catalogue, or ``own``.
     name : str

@@ -404,19 +404,13 @@ class Registration(Admission):
     def _false_claim(self, member: Member) -> str:
         """Return why a node cannot be the client that it claims to be; empty if it can."""
         number, listed = member.client_id, self._nodes[member.node].client_id
-        before, shared = self._number_of.get(member.node, number), self.roster.shared_rows(member)
+        before = self._number_of.get(member.node, number)
         if self._keys and number != listed:
             return f"its key is that of client {listed} in node-keys"
         if not self._keys and 0 < self.config.clients <= number:
             return f"there are {self.config.clients} clients, with numbers from 0: see partition-id and clients"
         if number != before:
             return f"in this run it has been client {before}"
-        if member.public != shared:
-            return (
-                f"with {member.public} public samples, and that client has shared {shared} in this run: start it with "
-                "the data, the seed and the public-fraction that it had; if another node has taken its number, list "
-                "its key in node-keys and begin a new run"
-            )
         return ""
 
 

@@ -1,6 +1,6 @@
 """The sharing of public samples: collected from each client once, and sent to the clients that lack them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class SampleSharing:
         self.guard.newest = {client_id: measure_rows(block["inputs"]) for client_id, block in blocks.items()}
 
     def holding(self, members: Iterable[Member]) -> list[Member]:
-        """Return the members that have shared their samples and, if required, hold the samples of all others."""
+        """Return the members that have shared their samples and, if required, hold the samples of all."""
         if self._sharing is None:
             return list(members)
         shared = [member for member in members if member.client_id in self._roster.public_samples]
@@ -84,6 +84,8 @@ class SampleSharing:
                 line = f"{member}: {why}: its public samples are refused; outlier-factor = 0 lets them pass"
                 collected.fail(member, STAGES[SHARE], line)
                 del came[member.client_id]
+            elif member.client_id in came:
+                self._note(member, {member.client_id})
         if came:
             self._roster.public_samples = dict(sorted({**known, **came}.items()))
         return collected
@@ -99,8 +101,12 @@ class SampleSharing:
         answered = {reply.client_id for reply in sent.replies}
         for member, client_ids in lacking.items():
             if member.client_id in answered:
-                self._received[member.node] = member, self._received_by(member) | client_ids
+                self._note(member, client_ids)
         return sent
+
+    def _note(self, member: Member, client_ids: Set[int]) -> None:
+        """Note whose samples a client holds since it has answered."""
+        self._received[member.node] = member, self._holds(member) | client_ids
 
     def _block(self, client_ids: Iterable[int]) -> Arrays:
         """Return the samples of some clients in the form of a download."""
@@ -108,12 +114,12 @@ class SampleSharing:
         return {f"{name}.{one}": array for one in sorted(client_ids) for name, array in shared[one].items()}
 
     def _lacks(self, member: Member) -> set[int]:
-        return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._received_by(member)
+        return set(self._roster.public_samples) - self._holds(member)
 
-    def _received_by(self, member: Member) -> set[int]:
-        """Return the ids of the clients whose samples a client has received since it registered."""
+    def _holds(self, member: Member) -> set[int]:
+        """Return the ids of the clients whose samples a client holds, as it has registered or answered since."""
         known, client_ids = self._received.get(member.node, (None, set()))
-        return client_ids if known is member else set()
+        return client_ids if known is member else {*member.holds}
 
 
 class PublicSamples:

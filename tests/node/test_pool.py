@@ -13,10 +13,13 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetfl_flwr.data import DataSpec
+from clients.fedh2l import FedH2LClient
+from clients.fedmd import FedMDClient
+from hetfl_flwr.client_app import member_of
+from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.methods import build_strategy
-from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.node import Kept, Node
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
@@ -25,6 +28,7 @@ from hetfl_flwr.server.sharing import SampleSharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
 from hetfl_flwr.wire.samples import MAX_SHARED, PublicIndex
+from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalEngine
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
@@ -191,6 +195,81 @@ def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_con
     grid._answered = lambda reply: reply
     assert federation.samples.share().failures == []
     assert holding(federation) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"public_clipping_norm": 20.0, "public_noise_multiplier": 0.1, "noise_source": "system"},
+        {"dataset": "breast-cancer", "payload_precision": "half"},
+    ],
+    ids=["noise", "half"],
+)
+def test_everyone_holds_the_rows_that_were_sent_and_sends_them_again(make_config, make_federation, keys):
+    """Fresh noise would be another release of the same rows. Here the first reply of client 1 is lost."""
+    config = make_config(clients=3, models="mlp", **keys)
+    sent = list[dict[str, bytes]]()
+
+    def forge(reply: Message) -> Message:
+        sent.append({name: array.data for name, array in reply.content.array_records[ARRAYS].items()})
+        if len(sent) == 1:
+            reply.content.metric_records.clear()
+        return reply
+
+    federation = make_federation(config, Tampering(config, 1, forge, SHARE))
+    assert [failure.client_id for failure in sharing_in(federation, Sharing()).share().failures] == [1]
+    assert federation.samples.share().failures == []
+    assert sent[0] == sent[1]
+    for node in nodes(federation):
+        for client_id, block in federation.roster.public_samples.items():
+            np.testing.assert_equal(node.public_samples.block(client_id), dict(block))
+        assert torch.equal(node.pool.shared.labels, node.data.public.labels)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_one_that_has_lost_its_context_is_sent_its_own_rows_too(shared, labelled):
+    """As they were shared: its data may have grown. Labels that nobody else has are those of its data."""
+    federation, _ = shared(labelled=labelled)
+    one, lost = federation.roster.of(FIRST_NODE + 1), nodes(federation)[1].pool
+    context = federation.grid._host._clients._contexts[one.node]
+    context.state.clear()
+    context.kept = Kept(context.store, stays=True)
+    federation.roster.remove(one.node)
+    federation.roster.add(member_of(context))
+    assert holding(federation) == [0, 2]
+    traffic = federation.samples.share().traffic
+    assert {one: sent.bytes_down for one, sent in traffic.items()} == {1: 180 * (PIXELS + LABEL * labelled)}
+    assert holding(federation) == [0, 1, 2]
+    found = nodes(federation)[1].pool
+    assert torch.equal(found.samples.labels, lost.samples.labels)
+    for block, before in zip(found.blocks.values(), lost.blocks.values(), strict=True):
+        assert torch.equal(block.stored()[0], before.stored()[0])
+
+
+def test_a_node_whose_data_have_grown_says_how_many_rows_it_has_shared(make_config, make_context):
+    context = make_context(make_config(algorithm="fedmd", models="mlp"))
+    shared = Node.from_context(context).own_public_samples(labelled=True)
+    assert member_of(context).holds == (0,)
+    context.run_config["public-fraction"] = 0.5
+    assert member_of(context).public == len(shared["labels"]) < len(Node.from_context(context).data.public)
+
+
+@pytest.mark.parametrize("client", [FedH2LClient, FedMDClient])
+def test_a_node_whose_data_have_grown_answers_about_the_rows_that_it_has_shared(client):
+    """There are as many of them, and they are others."""
+    node = linear_node(np.eye(4)[:3], [0, 1, 2], np.eye(4)[:3], public=2)
+    node.own_public_samples(labelled=True)
+    train = node.data.train
+    data = replace(node.data, train=Samples(train.arrays, train.rows.flip(0)))
+    node = replace(node, data=data, public_samples=PublicSampleStore(node.store.context))
+    one = client(node)
+    if client is FedH2LClient:
+        signal = one._signal(1)
+        rows, answers = signal["indices"], signal["posteriors"]
+        assert signal["accuracy"] == 1
+    else:
+        rows, answers = np.arange(2), one.answered(torch.arange(2)).numpy()
+    assert answers.argmax(1).tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize(

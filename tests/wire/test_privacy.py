@@ -291,11 +291,11 @@ def test_public_rows_are_shared_with_their_noise(make_config, make_federation, m
     keys = {"public_clipping_norm": 20.0, "public_noise_multiplier": 0.1}
     config = make_config(algorithm="agg", models="mlp", **keys)
     federation: Federation = make_federation(config)
-    own = make_node(config, 0).own_public_samples(labelled=True)
+    inputs, labels = make_node(config, 0).data.public.stored()
     assert federation.samples.share().failures == []
     seen = federation.roster.public_samples[0]
-    assert (seen["labels"] == own["labels"]).all()
-    assert 1 < np.abs(seen["inputs"].astype(float) - own["inputs"]).mean() < 10
+    assert (seen["labels"] == labels.numpy()).all()
+    assert 1 < np.abs(seen["inputs"].astype(float) - inputs.numpy()).mean() < 10
 
 
 # --- every algorithm -----------------------------------------------------------------------------
