@@ -172,7 +172,7 @@ class Body(Weights):
     def __init__(self, subject: Subject, model: SplitModel, under: str = "") -> None:
         super().__init__(subject, model, under)
         self.payload = "a body"
-        self.knows += "; a head fitted on its own samples"
+        self.knows += "; a head fitted on its own samples, and for imitations the client's (worst case)"
 
     def _predicting(self, model: SplitModel) -> Predictor:
         return with_head(model, self.subject)

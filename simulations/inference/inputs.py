@@ -92,10 +92,7 @@ def _rows(model: Model, path: Path) -> Inputs:
             f"'{path}' has no column {listed(missing)}, which {model.called} was trained with; it has: "
             f"{listed(frame.names)}"
         )
-    ids = _ids(model, frame, [*here.values()])
-    known = {*here.values(), *dict(ids), *_labels(model, frame)}
-    if ignored := [name for name in frame.names if name not in known]:
-        warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
+    ids = _ids(model, path, frame, [*here.values()])
     blocks = [_encoded(path, column, here[column.name], frame) for column in columns]
     return Inputs(np.hstack(blocks), [*map(str, frame.numbers)], ids=ids)
 
@@ -110,21 +107,22 @@ def _filled(path: Path, frame: Frame, columns: Sequence[pa.ChunkedArray], said: 
     return frame.take(filled) if empty else frame
 
 
-def _labels(model: Model, frame: Frame) -> set[str]:
-    """Return the columns of a file that are known as labels from training."""
+def _ids(model: Model, path: Path, frame: Frame, known: Sequence[str | None]) -> tuple[tuple[str, Sequence[str]], ...]:
+    """Return columns of unique texts or integers without missing cells, except `known` ones and labels.
+
+    A warning names all other columns.
+    """
+    found, ignored = list[tuple[str, Sequence[str]]](), list[str]()
     labels = parse_names(model.description["outputs"].get("column") or "")
-    return {name for name in frame.names if " ".join(name.split()) in labels}
-
-
-def _ids(model: Model, frame: Frame, known: Sequence[str | None] = ()) -> tuple[tuple[str, Sequence[str]], ...]:
-    """Return columns of unique texts or integers without missing cells, except `known` ones and labels."""
-    found, labels = list[tuple[str, Sequence[str]]](), _labels(model, frame)
-    for name in frame.names:
+    for name in (name for name in frame.names if name not in known and " ".join(name.split()) not in labels):
         cells = frame[name]
         is_id = is_text(cells.type) or pa.types.is_integer(cells.type)
-        unique = is_id and not cells.null_count and len(cells.unique()) == len(cells)
-        if unique and name not in known and name not in labels:
+        if is_id and not cells.null_count and len(cells.unique()) == len(cells):
             found.append((name, [printable(str(cell)) for cell in cells.to_pylist()]))
+        else:
+            ignored.append(name)
+    if ignored:
+        warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
     return (*found,)
 
 
@@ -198,7 +196,7 @@ def _texts(model: Model, path: Path) -> Inputs:
             raise DataError(f"column '{name}' of '{path}' holds {in_words(file[name].type)}, not texts")
         file = _filled(path, file, [file[name]], "have no text")
         texts = file[name].cast(pa.large_string()).combine_chunks()
-        numbers, ids = file.numbers, _ids(model, file, [name])
+        numbers, ids = file.numbers, _ids(model, path, file, [name])
     kind, size = parse_vocabulary(model.inputs["vocabulary"])
     words = model.inputs["words"]
     if kind == "shared" and words is None:
@@ -237,7 +235,7 @@ def _series(model: Model, path: Path) -> Inputs:
     missing, dtype = (*numbers_among(model.reading.missing),), np.dtype(model.inputs["dtype"]).type
     inputs, wrong = replace(layout, dtype=dtype, missing=missing).read(cells)
     said = {row: f"row {file.numbers[row]} of {called} {why}" for row, why in wrong.items()}
-    return Inputs(inputs, names, said, _ids(model, file))
+    return Inputs(inputs, names, said, _ids(model, path, file, [name]))
 
 
 def _images(model: Model, path: Path) -> Inputs:

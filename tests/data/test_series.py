@@ -300,11 +300,12 @@ class TestLongTables:
         assert not noted(data.train.arrays, "occur in several files")
         assert noted(arrays_of(wards, **self.KEYS), "8 values of column 'patient'", "occur in several files")
 
-    def test_they_are_predicted_from_a_long_table(self, long, tmp_path, trained, refusal):
+    def test_they_are_predicted_from_a_long_table(self, long, tmp_path, trained, refusal, capsys):
         path = lay(tmp_path, {"long.csv": long}) / "long.csv"
         folder = trained(path, clients=2, **self.KEYS)
         found = predict(folder, path, 0)
         assert [*found.names] == [*dict.fromkeys(long.patient)]
+        assert "columns that the model does not know are ignored: 'nurse'\n" in capsys.readouterr().err
         node = load_trained(folder, 0)
         with torch.no_grad():
             scores = node.model(every(replace(node.data.train, rows=torch.arange(8)))).softmax(1).max(1).values
