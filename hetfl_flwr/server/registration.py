@@ -158,7 +158,7 @@ class Admission(ABC):
         self._noted += refused
         self._log_versions(self.roster)
         before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
-        if self._origin is not None and before and all(map(self._is_behind, before)):
+        if self._origin is not None and before and all(map(self.is_behind, before)):
             raise FederationError(
                 f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
                 "the state-dir that they had"
@@ -171,12 +171,13 @@ class Admission(ABC):
         clients = self.clients or len(self.roster)
         return sum(member.node not in busy for member in draw(self.roster, self.config, clients, round))
 
-    def _is_behind(self, member: Member) -> bool:
+    def is_behind(self, member: Member) -> bool:
+        """Return whether a client has registered without what it had learned in this run."""
         return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
 
     def _note_state(self, member: Member) -> None:
         """Note a client that joins without what it had learned."""
-        if self._is_behind(member):
+        if self.is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             trained = self.roster.trained[member.client_id]
             self._note(member, f"joins {has}, but it has trained until round {trained}: see state-dir")

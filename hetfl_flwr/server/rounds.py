@@ -266,11 +266,16 @@ class Evaluation:
         }
 
     def restore(self, held: Mapping[str, Any]) -> None:
-        """Restore the metrics that `hold` returned, for the current clients, if the engine restores their models."""
-        sure = isinstance(self._federation.grid, KeepsClients) and not self._federation.config.accept_loss
-        known = {int(client): one for client, one in held.items()} if sure else {}
-        for member in self._federation.roster:
-            if one := known.get(member.client_id):
+        """Restore the metrics that `hold` returned, for the current clients, unless ``accept-loss`` is set.
+
+        A client without its state has another model, and is evaluated anew.
+        """
+        federation = self._federation
+        known = {} if federation.config.accept_loss else {int(client): one for client, one in held.items()}
+        restores = isinstance(federation.grid, KeepsClients)
+        for member in federation.roster:
+            sure = restores or not federation.registration.is_behind(member)
+            if sure and (one := known.get(member.client_id)):
                 self._known[member.node] = Reply(member.client_id, one["metrics"], classes=one["classes"])
 
     def evaluate(self, number: int, state: Arrays) -> Outcome:

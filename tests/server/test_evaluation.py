@@ -69,15 +69,18 @@ def test_a_model_that_has_not_changed_is_not_measured_again_and_nobody_sees_a_di
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("keeps", [True, False])
-def test_metrics_are_restored_only_with_the_models_that_they_are_of(make_federation, make_config, monkeypatch, keeps):
+@pytest.mark.parametrize("restores", [True, False])
+def test_metrics_are_restored_only_with_the_models_that_they_are_of(
+    make_federation, make_config, monkeypatch, restores
+):
     """In Flower's simulation, one client may have lost its state, and is measured again."""
     federation = make_federation(make_config(**FEW, algorithm="local"))
-    if not keeps:
+    federation.roster.trained = {1: 4}
+    if not restores:
         monkeypatch.setattr(federation, "grid", object())
     evaluation = rounds.Evaluation(federation)
-    evaluation.restore({"1": {"metrics": {"accuracy": 0.5}, "classes": {}}})
-    assert list(evaluation.hold()) == ["1"] * keeps
+    evaluation.restore({client: {"metrics": {"accuracy": 0.5}, "classes": {}} for client in ("0", "1")})
+    assert list(evaluation.hold()) == (["0", "1"] if restores else ["0"])
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtgp"])
