@@ -76,8 +76,8 @@ def simulates_clients() -> bool:
 def ask_again(after: float, most: float) -> None:
     """Set the seconds after which a server asks again for a partly received reply, and gives it up.
 
-    Flower's defaults are 1 second, and 2 hours or 3 minutes without a part. A reply that cannot be decoded becomes one
-    to no message, so that its node is late; with Flower alone it would end the server.
+    Flower's defaults are 1 second and 2 hours. A reply that cannot be decoded is dropped, so that its node fails; with
+    Flower alone it would end the server.
     """
     from flwr.superlink.grid import http_grid  # slow
 

@@ -445,7 +445,7 @@ def _units(rows: Sequence[Sequence[str]], width: int) -> str:
     for unit, column in zip(_names_in(row), zip(*below, strict=True), strict=True):
         none = marks_missing(unit)
         numbers = all(NUMBER.fullmatch(cell.strip()) for cell in column if cell.strip()) and any(column)
-        if not none and (not numbers or re.match(r"[^\w(\[]*\d", unit)):
+        if not none and (not numbers or re.match(r"[-+<>≤≥=~±$€£.,\s]*\d", unit)):
             return ""
         found = found or ("" if none else unit)
     return found

@@ -195,8 +195,6 @@ class Member:
             raise FederationError(f"node {node}: {_wrong(error)}") from None
         if member.client_id >= member.clients:
             raise FederationError(f"node {node}: client_id = {member.client_id}, but clients = {member.clients}")
-        if member.public > member.train:
-            raise FederationError(f"node {node}: public = {member.public}, expected at most train = {member.train}")
         return member
 
     def __str__(self) -> str:

@@ -126,9 +126,10 @@ class FlowerExchange(Exchange):
     def _take(self, outcome: Outcome) -> Request:
         """Wait for the next reply; a node that misses its deadline is busy until its late reply arrives."""
         while not (came := next((message for message, one in self._waiting.items() if one.reply is not None), "")):
+            now = time.monotonic()  # a reply that comes in parts holds up those that came whole meanwhile
             self._pull(self._waiting)
             for message, one in self._waiting.items():
-                if one.reply is None and time.monotonic() > one.deadline:
+                if one.reply is None and now > one.deadline:
                     one.reply, self._late[message] = f"no reply within {self.config.round_timeout:g} s", one.member.node
             if all(one.reply is None for one in self._waiting.values()):
                 if self.poll:

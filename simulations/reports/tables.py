@@ -42,8 +42,8 @@ QUALITY_HEADINGS = {
     "maj.": ("majority", "accuracy of always predicting the most frequent class"),
 }
 """Headings of the client table, with the key of each value and its meaning."""
-OF_METHODS = {"algorithm", "algorithm-options", "pooled", "projection"}
-"""Config keys that tell methods apart."""
+OF_METHODS = {"algorithm", "algorithm-options", "pooled", "projection", "min-clients"}
+"""Config keys that tell methods apart, or matter only if clients fail."""
 
 UNEQUAL_SAMPLES = 1.5
 """Smallest ratio of trained samples per client and round at which runs are not directly comparable."""

@@ -60,9 +60,9 @@ def run_job(job: Job) -> Failed | None:
                     f"{job.folder} was run with rounds = {made}, not {job.rounds}, and what a method does in a round "
                     "may depend on their number: use another folder"
                 )
-            run_locally(job.config.to_flat(), resume=resume, verbose=False, progress=False)
-            if "lost_rounds" in (read_summary(job.folder) or ()):
+            if resume and "lost_rounds" in (read_summary(job.folder) or ()):
                 raise RunFolderError(f"{job.folder} has lost the figures of some rounds: remove it to run it again")
+            run_locally(job.config.to_flat(), resume=resume, verbose=False, progress=False)
     except KeyboardInterrupt:
         return Failed(STOPPED)
     except FolderInUse as error:

@@ -131,7 +131,14 @@ LAYOUTS = {
         f"names behind a mark, {first[0]} first": below_names(first, ["# age", *NAMES[1:]])
         for first in (CELLS[0], ["NA", "7", "yes"], ["", "7", "yes"])
     },
-    "a row of units": (PLAIN.replace("\n", "\nyears,-,\n", 1), RIGHT, ["row 2 holds units, such as 'years'"]),
+    **{
+        f"a row of units: {unit}": (
+            PLAIN.replace("\n", f"\n{unit},-,\n", 1),
+            RIGHT,
+            [f"row 2 holds units, such as '{unit}'"],
+        )
+        for unit in ("years", "\u00d710^9/L", "/100 ml", "[kg]", "%")
+    },
     **{
         f"no units: {cells}": below_names(cells)
         for cells in (

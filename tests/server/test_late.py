@@ -17,7 +17,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.methods import build_strategy, find, names
 from hetfl_flwr.server.exchange import BUSY
-from hetfl_flwr.wire.messages import POOL, SHARE
+from hetfl_flwr.wire.messages import CONFIG, POOL, ROUND, SHARE
 from simulations.engine.clients import FIRST_NODE
 from simulations.testing.contract import entries
 
@@ -138,6 +138,27 @@ def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_fo
         assert said in reason
         runs.append(([entry["clients"] for entry in rounds], server_state(folder_of(config))))
     assert runs[0] == runs[1]
+
+
+def test_a_reply_that_does_not_come_whole_costs_the_others_no_round(config_for, played):
+    """The server waits for the rest of client 0's reply until the others' time is over, and then looks for theirs."""
+
+    def fate(grid: Scripted, message: Message) -> Fate:
+        client_id = trains(grid, message)
+        if client_id is None or message.content.config_records[CONFIG][ROUND] != 2:
+            return GOOD
+        if client_id > 0:
+            return Fate(delay=2)
+        incomplete = failing("client 0: incomplete")
+
+        def wait(reply: Message) -> None:
+            grid.now += TIMEOUT
+            incomplete.change(reply)
+
+        return Fate("incomplete", change=wait)
+
+    config = config_for("fedhe")
+    assert trained(played(Scripted(config, fate=fate), config)) == ["012", "12", "012", "012"]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
