@@ -51,7 +51,7 @@ def exchange(federation, answers=None, kind="train"):
         *({"notes": wrong} for wrong in (["x" * 601], ["\x1b[31m"], ["x"] * 201)),
         *({"dtype": "object"}, {"train": 2**62}, {"test": -1}, {"round": -2}, {"torch": "2.8\nclient 0"}),
         *({"holds": [-1] * 10**6}, {"class_names": ["\n"] * 10**6}, {"notes": ["\n"] * 10**6}),
-        *({"client_id": 3}, {"public": 6}),  # of 3 clients, and of 5 training samples
+        *({"client_id": 3}, {"public": 2**62}),  # of 3 clients
     ],
     ids=lambda value: f"{value}"[:30],
 )
