@@ -802,7 +802,7 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     known = [*NODE_KEYS, *OWN_NODE_KEYS]
     for key in sorted(node_config.keys() - known):
         if key in KEYS:
-            raise ConfigError(f"node-config key '{key}': only the run config sets it, for all nodes: remove it there")
+            raise ConfigError(f"--node-config: {key} is set in the run config, for all nodes: remove it")
         if get_close_matches(key, known, cutoff=0.7):  # payload-precision is not a misspelled mixed-precision
             raise ConfigError(unknown("node-config key", key, known))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}

@@ -249,7 +249,7 @@ def digest_of(split: Split) -> str:
 
 def own_digest(split: Split) -> str:
     """Return a digest of those of these data sets that have local files."""
-    return digested([data_set.digest for data_set in _Shares(split).used() if data_set.is_here])
+    return digested([data_set.digest for data_set in _Shares(split).used() if data_set.is_local])
 
 
 def most_clients(split: Split) -> int:

@@ -150,9 +150,16 @@ class DataSet:
         return digested(names, *chain.from_iterable(parts))
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is read from files of this machine."""
+        return is_folder(self.place) or bool(self.place and self.reading.data_dir)
+
+    @property
     def can_change(self) -> bool:
         """Whether it is read from files of this machine, which exist."""
-        return self.is_here and (not is_folder(self.place) or Path(self.place).exists())
+        with suppress(DataError):  # data-dir is gone
+            return self.is_here and (not is_folder(self.place) or Path(self.place).exists())
+        return False
 
     def check_rotated(self, kind: str) -> None:
         """Refuse to rotate data sets that have a domain column or are not images."""

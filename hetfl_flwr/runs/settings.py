@@ -119,7 +119,7 @@ def data_of(config: RunConfig) -> list[str]:
     Data sets that come from the hub or with a library do not change. Raises `ConfigError` or `DataError` if the data
     cannot be read.
     """
-    own = [one for one in data_sets(config.dataset, config.reading) if one.is_here] if config.dataset else []
+    own = [one for one in data_sets(config.dataset, config.reading) if one.is_local] if config.dataset else []
     if not own or not all(one.can_change for one in own):
         return []
     return [own_digest(config.split(config.clients or default_clients(config)))]

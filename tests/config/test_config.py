@@ -158,7 +158,7 @@ def test_a_node_s_own_settings_override_the_run_config_there():
 @pytest.mark.parametrize("key", ["public-fraction", "seed", "normalize"])
 def test_a_node_is_told_which_keys_it_cannot_set(refusal, key):
     """Else it would share public samples that it was told to keep."""
-    assert f"'{key}': only the run config sets it" in refusal(ConfigError, for_node, RunConfig(), {key: 0})
+    assert f"--node-config: {key} is set in the run config" in refusal(ConfigError, for_node, RunConfig(), {key: 0})
 
 
 def test_every_node_key_sets_a_key_that_exists():

@@ -1,6 +1,7 @@
 """Runs on a file that changes: a finished run is one of the data as they were, and is used for no others."""
 
 from io import StringIO
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -99,6 +100,8 @@ def test_local_copies_of_a_known_data_set_may_differ(tmp_path):
     run(**{key.replace("-", "_"): value for key, value in whole.settings.items()}, out=whole.folder, progress=False)
     assert whole.finished
     assert not part.finished
+    rmtree(tmp_path / "whole")
+    assert whole.finished  # what it has computed is all there is
 
 
 def test_a_run_that_was_continued_with_other_data_is_none_of_either(file, tmp_path):
