@@ -24,9 +24,10 @@ from simulations.studies.reproduce.page import (
     markdown,
     merged,
     ranks_as_markdown,
+    several_data_as_markdown,
 )
 from simulations.studies.reproduce.pictures import draw
-from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
+from simulations.studies.reproduce.recipe import MAX_SEEDS, Cell, Recipe, Variant, load, names
 from simulations.studies.reproduce.records import MOVE, Record, Records, check_reported, environments, jobs
 from simulations.studies.reproduce.tuned import Findings, TunedCell, tune_cells, tuning_as_markdown
 
@@ -154,6 +155,13 @@ class Task(NamedTuple):
         found = self.records.get(job, self.recipe)
         return found if found and job.has_data(found.data) else None
 
+    def recorded(self, cell: Cell) -> int:
+        """Return the number of seeds of a cell, or of those recorded if they are more."""
+        seeds = cell.seeds
+        while seeds < MAX_SEEDS and self.known(jobs([cell.model_copy(update={"seeds": seeds + 1})], self.place)[-1:]):
+            seeds += 1
+        return seeds
+
     def take(self, job: Job, runs: Sequence[Job]) -> None:
         """Record a finished run; raises a `ConfigError` if the clients of no row report what the recipe asks for."""
         self.records.take(job, self.recipe)
@@ -211,11 +219,12 @@ def _reproduce(task: Task, options: Options, console: Console) -> bool:
     failed = _run(task, runs, options, console)
     records = _report(task, options, runs, found, console)
     if records and options.results is not None:
-        seeds = options.seeds if options.seeds > task.recipe.seeds else 0
+        task.records.read()
         places = {key: value for key, value in options.extra.items() if key in PLACES}
-        plain = Options(options.out, options.variant, seeds=seeds, extra=places)
+        plain = Options(options.out, options.variant, extra=places)
         recipe = plain.recipe(task.name)
         one = task._replace(recipe=recipe, cells=plain.cells(recipe))
+        one = one._replace(cells=[cell.model_copy(update={"seeds": one.recorded(cell)}) for cell in one.cells])
         whole, found = tuned(one.cells, console=console, only_known=True)
         _publish(one, plain.command(task.name, recipe), jobs(whole, task.place / "runs"), found, options.results)
     if failed and task.recipe.needs:
@@ -228,6 +237,7 @@ def _run(task: Task, runs: Sequence[Job], options: Options, console: Console) ->
 
     What is recorded already stays as it is.
     """
+    task.records.read()
     for job in task.left(runs):
         if job.finished:
             task.take(job, runs)
@@ -285,6 +295,7 @@ def _page(
     more = [
         differences_as_markdown(recipe, figures, last_rises(recipe, cells, records)),
         lost_as_markdown(cells, records),
+        several_data_as_markdown(cells, records),
         tuning_as_markdown(found),
         ranks_as_markdown(ranking(merged(figures), recipe.ranked), recipe.ranked),
     ]

@@ -39,12 +39,16 @@ SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 
 
 class Difference(NamedTuple):
-    """The mean difference of two rows over common seeds, its interval (None: fewer than `LEAST`), and the paper's."""
+    """The mean difference of two rows over common seeds, and the paper's.
+
+    p is None if all differences are equal or there is one, the interval also with fewer than `LEAST`.
+    """
 
     mean: float
-    p: float
+    p: float | None
     interval: tuple[float, float] | None
     paper: float | None
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -130,15 +134,16 @@ class Entry:
 
     @cached_property
     def against(self) -> Difference | None:
-        """The difference from the baseline, by a paired t-test over seeds; None if the differences are all equal."""
+        """The difference from the baseline, by a paired t-test over seeds; None without common seeds."""
         seeds = sorted(self.ours.keys() & self.baseline.keys())
-        differences = np.array([self.ours[seed] - self.baseline[seed] for seed in seeds])
-        found = over_seeds(differences, inf) if seeds else None
-        if found is None or found.source == "none":
+        if not seeds:
             return None
+        found = over_seeds(np.array([self.ours[seed] - self.baseline[seed] for seed in seeds]), inf)
         known = self.paper is not None and self.baseline_paper is not None
         paper = self.paper - self.baseline_paper if known else None  # type: ignore[operator]
-        return Difference(found.mean, found.p, (found.low, found.high) if len(seeds) >= LEAST else None, paper)
+        tested = found.source == "seeds"
+        interval = (found.low, found.high) if tested and len(seeds) >= LEAST else None
+        return Difference(found.mean, found.p if tested else None, interval, paper, len(seeds))
 
 
 Gains = Mapping[tuple[str, str], Mapping[int, Mapping[int, float]]]

@@ -1,6 +1,7 @@
 """Reports of recipes: tables of figures in Markdown, and a JSON file."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -101,13 +102,14 @@ def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Rises
                     one.measure,
                     _signed(gap.mean),
                     "-" if gap.interval is None else f"{gap.interval[0]:.2f} to {gap.interval[1]:.2f}",
-                    f"{gap.p:.2g}",
+                    "-" if gap.p is None else f"{gap.p:.2g}",
                     "-" if gap.paper is None else _signed(gap.paper),
                     _signed(fmean(moved)) if moved else "-",
+                    str(gap.seeds),
                 ]
             )
     named = ["row", *["column"] * bool(recipe.columns), "compared with", "measure"]
-    names = [*named, "points", "95 % interval", "p", "paper", "in the last quarter"]
+    names = [*named, "points", "95 % interval", "p", "paper", "in the last quarter", "seeds"]
     text = (
         "**Differences**, paired by seed (Student's t), and by how much they changed in the last quarter of the rounds."
     )
@@ -183,18 +185,39 @@ def as_json(recipe: Recipe, found: Sequence[Entry], records: Sequence[Record], c
 
 
 def lost_as_markdown(cells: Sequence[Cell], records: Sequence[Record]) -> str:
-    """Return which runs have results of fewer clients than the others of their column, or an empty text."""
+    """Return which runs had failures, or have results of fewer clients than the others of their column; else ""."""
     by_folder = {cell.folder: cell for cell in cells}
-    counts = [((by_folder[one.cell].column, one.settings.get("clients")), one) for one in records if one.clients]
+    alike = [(by_folder[one.cell].column, one.settings.get("clients")) for one in records]
     most: dict[object, int] = {}
-    for alike, one in counts:
-        most[alike] = max(most.get(alike, 0), len(one.clients))
-    lost = [
-        f"{by_folder[one.cell].name}, seed {one.seed} ({len(one.clients)} of {most[alike]})"
-        for alike, one in counts
-        if len(one.clients) < most[alike]
+    for key, one in zip(alike, records, strict=True):
+        most[key] = max(most.get(key, 0), len(one.clients))
+    lost = []
+    for key, one in zip(alike, records, strict=True):
+        less = 0 < len(one.clients) < most[key]
+        words = [f"{len(one.clients)} of {most[key]} have a result in the last round"] * less
+        words += [f"{one.failures} failures"] * bool(one.failures)
+        if words:
+            lost.append(f"{by_folder[one.cell].name}, seed {one.seed} ({'; '.join(words)})")
+    what = "**Without some clients**, as uploads or evaluations did not arrive or were refused"
+    return f"{what}: {', '.join(lost)}." if lost else ""
+
+
+def several_data_as_markdown(cells: Sequence[Cell], records: Sequence[Record]) -> str:
+    """Return which columns have runs of several versions of a data set, by their digests, or an empty text."""
+    columns = {cell.folder: cell.column for cell in cells}
+    counts: dict[tuple[object, str], Counter[str]] = {}
+    for one in records:
+        said = " ".join(digest[:12] for digest in one.data) or "not recorded"
+        counts.setdefault((one.settings.get("dataset"), columns[one.cell]), Counter())[said] += 1
+    found = [
+        ", ".join(filter(None, [f"{dataset}", column]))
+        + " ("
+        + ", ".join(f"{said}: {runs} run{'s' * (runs > 1)}" for said, runs in versions.items())
+        + ")"
+        for (dataset, column), versions in counts.items()
+        if len(versions) > 1
     ]
-    return f"**Without some clients**, which have no result in the last round: {'; '.join(lost)}." if lost else ""
+    return f"**Several versions of the data**, by digest: {'; '.join(found)}." if found else ""
 
 
 def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:

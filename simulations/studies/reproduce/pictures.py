@@ -260,6 +260,8 @@ def _differences(recipe: Recipe, found: Sequence[Entry]) -> "tuple[Figure, str] 
     if stated:
         return figure, f"{sum(stated)} of {len(stated)} intervals (95 %) are on the paper's side of 0"
     above = sum(interval[0] > 0 for interval, _ in intervals)
+    if not intervals:
+        return figure, ""
     return figure, f"{above} of {len(intervals)} intervals (95 %) are above 0"
 
 

@@ -116,7 +116,7 @@ class Kept(Generic[L]):
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lines = dict[Key, L]()
-        self._read()
+        self.read()
 
     def add(self, line: L) -> None:
         """Add a line, and write the file, including what other processes have added in the meantime.
@@ -127,12 +127,13 @@ class Kept(Generic[L]):
             self._hold(line)
             return
         with writing(self._path, way_out=MOVE), _locked(self._path):
-            self._read()
+            self.read()
             self._hold(line)
             lines = (self._lines[key].model_dump_json(exclude_defaults=True) for key in sorted(self._lines))
             replace_file(self._path, "".join(f"{one}\n" for one in lines).encode())
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read what other processes have added to the file."""
         for one in read_lines(self._path, self.kind):
             self._hold(one)
 
@@ -180,7 +181,9 @@ class Record(Line):
     data : list of str
         The digest of its data, as in its summary.
     clients : dict
-        Each client's final accuracy, a fraction with six digits, if the recipe compares clients.
+        Each client's final accuracy, a fraction with six digits.
+    failures : int
+        Uploads and evaluations that did not arrive or were refused, as in its summary.
     """
 
     cell: str
@@ -191,6 +194,7 @@ class Record(Line):
     courses: Annotated[dict[str, Course], AfterValidator(_checked_courses)] = {}
     clients: dict[Client, Fraction] = {}
     data: list[str] = []
+    failures: Count = 0
 
     @property
     def key(self) -> Key:
@@ -242,6 +246,7 @@ def record(job: Job, recipe: Recipe) -> Record:
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
         clients={client: _short(value, 6) for client, value in accuracies.items() if value is not None},
         data=summary.get("data", []),
+        failures=summary["failures"],
     )
 
 

@@ -18,7 +18,7 @@ from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.jobs import Job
 from simulations.studies.reproduce import command, pictures
-from simulations.studies.reproduce.command import Options, reproduce
+from simulations.studies.reproduce.command import Options, prepare, reproduce
 from simulations.studies.reproduce.entries import Entry, entries, last_rises, ranking
 from simulations.studies.reproduce.page import (
     as_markdown,
@@ -27,6 +27,7 @@ from simulations.studies.reproduce.page import (
     lost_as_markdown,
     markdown,
     merged,
+    several_data_as_markdown,
 )
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
@@ -100,8 +101,12 @@ def run_recipe(recipe, tmp_path):
 
 @pytest.fixture
 def known(monkeypatch):
-    """Every run is recorded, with an accuracy of 45 %."""
-    monkeypatch.setattr(Records, "get", lambda self, job, recipe: recorded(job.folder.parent.name, [45])[0])
+    """All runs of the recipe's seeds are recorded, with an accuracy of 45 %."""
+
+    def get(self, job, recipe):
+        return recorded(job.folder.parent.name, [45])[0] if job.settings["seed"] < recipe.seeds else None
+
+    monkeypatch.setattr(Records, "get", get)
 
 
 @pytest.mark.parametrize("name", names())
@@ -380,7 +385,21 @@ def test_runs_without_some_clients_are_named():
     )
     less = whole.model_copy(update={"cell": cells[1].folder, "seed": 1, "clients": {0: 1.0}})
     assert lost_as_markdown(cells, [whole, whole.model_copy(update={"seed": 1})]) == ""
-    assert lost_as_markdown(cells, [whole, less]).endswith("in the last round: B, IID, seed 1 (1 of 2).")
+    assert lost_as_markdown(cells, [whole, less]).endswith(": B, IID, seed 1 (1 of 2 have a result in the last round).")
+    refused = whole.model_copy(update={"failures": 5})  # in rounds before the last
+    assert lost_as_markdown(cells, [whole, refused]).endswith("refused: A, IID, seed 0 (5 failures).")
+
+
+def test_runs_of_several_versions_of_a_data_set_are_named():
+    cells = [Cell(row="A", column=column, settings={}, paper={}) for column in ("x", "y")]
+    records = [
+        Record(cell=cell.folder, seed=seed, settings={"dataset": "mnist"}, versions=[], figures={}, data=data)
+        for cell, digests in zip(cells, ([["a" * 64], ["b" * 64], []], [["a" * 64]] * 3), strict=True)
+        for seed, data in enumerate(digests)
+    ]
+    told = "mnist, x (aaaaaaaaaaaa: 1 run, bbbbbbbbbbbb: 1 run, not recorded: 1 run)."
+    assert several_data_as_markdown(cells, records).endswith(f"by digest: {told}")
+    assert several_data_as_markdown(cells, records[3:]) == ""
 
 
 def test_runs_of_another_folders_data_are_other_runs(tmp_path, monkeypatch):
@@ -543,16 +562,17 @@ def test_statistics_over_seeds():
     assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
     assert (one.within, Entry(CELL, "m", "accuracy", "", 5.0, one.ours, {}).within) == (True, False)
     half = 4.30265 / 3**0.5
-    assert one.against == (0, 1, pytest.approx((-half, half), rel=1e-5), None)  # of 1, 0, -1: no difference at all
+    assert one.against == (0, 1, pytest.approx((-half, half), rel=1e-5), None, 3)  # of 1, 0, -1: no difference at all
     once = Entry(CELL, "m", "accuracy", "%", 4.0, {0: 1.0}, {0: 2.0})
-    unknown = (once.deviation, once.interval, once.within, once.away, once.against)
-    assert (once.mean, unknown) == (1, (None,) * 5)
+    unknown = (once.deviation, once.interval, once.within, once.away)
+    assert (once.mean, unknown, once.against) == (1, (None,) * 4, (-1, None, None, None, 1))
     ours, theirs = {0: 3.0, 1: 5.0, 2: 4.0, 3: 9.0}, {0: 2.0, 1: 5.5, 2: 1.0, 3: 4.0}
     p = ttest_rel(list(ours.values()), list(theirs.values())).pvalue
     assert Entry(CELL, "m", "accuracy", "%", None, ours, theirs).against[:2] == pytest.approx((2.125, p))
     nearly = dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}
     same = Entry(CELL, "m", "accuracy", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
-    assert (same.interval, same.against) == (pytest.approx((93.1, 93.1)), None)  # but for rounding, no deviation
+    assert same.interval == pytest.approx((93.1, 93.1))  # but for rounding, no deviation
+    assert same.against == (pytest.approx(0.1), None, None, None, 4)
 
 
 @pytest.mark.parametrize(
@@ -606,7 +626,7 @@ def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
     ours = {"fedhe": (50, 50, 50), "private": (70, 70, 70), "third": (59, 60, 61), "fourth": (59, 60, 61)}
     found = entries(small, list(small.cells()), [record for name in ours for record in recorded(name, ours[name])])
     told = [one.against and one.against[:2] for one in found if one.measure == "accuracy"]
-    assert told == [None, None, pytest.approx((-10, 0.0033), rel=0.02), pytest.approx((10, 0.0033), rel=0.02)]
+    assert told == [None, (20, None), pytest.approx((-10, 0.0033), rel=0.02), pytest.approx((10, 0.0033), rel=0.02)]
 
 
 def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curves_rise(recipe, tmp_path, monkeypatch):
@@ -629,8 +649,8 @@ def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curve
     assert rises["FedHe", ""] == pytest.approx({0: 0.02, 1: 0.02, 2: 0.02, 3: 0.06})
     text, _, names, _, *lines = differences_as_markdown(small, found, rises).split("\n")
     assert text.endswith("The curve of Private rises most there, by 10.00 points.")
-    assert names == "| row | compared with | measure | points | 95 % interval | p | paper | in the last quarter |"
-    assert lines == ["| Private | FedHe | accuracy | -9.00 | -15.57 to -2.43 | 0.028 | +8.00 | +8.00 |"]
+    assert names.endswith(" measure | points | 95 % interval | p | paper | in the last quarter | seeds |")
+    assert lines == ["| Private | FedHe | accuracy | -9.00 | -15.57 to -2.43 | 0.028 | +8.00 | +8.00 | 3 |"]
     draw(small, found, [], records, tmp_path / "claim.png")
     assert (tmp_path / "claim.png").stat().st_size > 10_000
     sides = []
@@ -790,10 +810,27 @@ def test_a_kept_report_has_all_recorded_runs_whatever_was_asked_for(recipe, run_
     assert "Reduced" in (folder / "table.md").read_text()
 
 
-@pytest.mark.usefixtures("known")
-def test_a_kept_report_has_more_seeds_if_these_are_asked_for(run_recipe, tmp_path):
-    run_recipe(report_only=True, results=tmp_path / "results", seeds=3, only=["FedHe"])
-    assert "small.toml --seeds 3`, commit none; 6 of 6 runs" in (tmp_path / "results" / "small.md").read_text()
+def test_a_kept_report_has_all_recorded_seeds_whatever_was_asked_for(recipe, run_recipe, tmp_path):
+    """FedHe has four seeds and Private two, as the recipe; another process records its fourth run during this one."""
+    kept, (fedhe, private) = Records(tmp_path / "results" / "small.jsonl"), load(str(recipe)).cells()
+    for cell, seeds in ((fedhe, 4), (private, 2)):
+        runs = jobs([cell.model_copy(update={"seeds": seeds})], Path())
+        for job, one in zip(runs, recorded(cell.folder, [45, 50, 55, 60]), strict=False):
+            kept.add(one.model_copy(update={"settings": job.asked}))
+    run_recipe(report_only=True, results=tmp_path / "results")
+    text = (tmp_path / "results" / "small.md").read_text()
+    assert "small.toml`, commit none; 6 of 6 runs" in text
+    assert "| FedHe | 52.50 ± 6.45 (**50.00**) |" in text
+
+
+def test_what_another_process_has_recorded_is_not_run_again(recipe, tmp_path):
+    path = tmp_path / "results" / "small.jsonl"
+    request = Options(tmp_path / "out", results=path.parent, report_only=True)
+    (task,), (cell, _) = prepare([str(recipe)], request), load(str(recipe)).cells()
+    (first, _) = runs = jobs([cell], Path())
+    Records(path).add(recorded(cell.folder, [45])[0].model_copy(update={"settings": first.asked}))
+    command._run(task, runs, request, Console(file=StringIO()))
+    assert [job.settings["seed"] for job in task.left(runs)] == [1]
 
 
 @pytest.mark.usefixtures("known")
