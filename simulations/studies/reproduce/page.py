@@ -198,7 +198,7 @@ def lost_as_markdown(cells: Sequence[Cell], records: Sequence[Record]) -> str:
         words += [f"{one.failures} failures"] * bool(one.failures)
         if words:
             lost.append(f"{by_folder[one.cell].name}, seed {one.seed} ({'; '.join(words)})")
-    what = "**Without some clients**, as uploads or evaluations did not arrive or were refused"
+    what = "**Clients without a result, and failures** (uploads or evaluations that did not arrive or were refused)"
     return f"{what}: {', '.join(lost)}." if lost else ""
 
 

@@ -387,7 +387,7 @@ def test_runs_without_some_clients_are_named():
     assert lost_as_markdown(cells, [whole, whole.model_copy(update={"seed": 1})]) == ""
     assert lost_as_markdown(cells, [whole, less]).endswith(": B, IID, seed 1 (1 of 2 have a result in the last round).")
     refused = whole.model_copy(update={"failures": 5})  # in rounds before the last
-    assert lost_as_markdown(cells, [whole, refused]).endswith("refused: A, IID, seed 0 (5 failures).")
+    assert lost_as_markdown(cells, [whole, refused]).endswith("refused): A, IID, seed 0 (5 failures).")
 
 
 def test_runs_of_several_versions_of_a_data_set_are_named():
@@ -811,7 +811,7 @@ def test_a_kept_report_has_all_recorded_runs_whatever_was_asked_for(recipe, run_
 
 
 def test_a_kept_report_has_all_recorded_seeds_whatever_was_asked_for(recipe, run_recipe, tmp_path):
-    """FedHe has four seeds and Private two, as the recipe; another process records its fourth run during this one."""
+    """FedHe has four, and Private the recipe's two."""
     kept, (fedhe, private) = Records(tmp_path / "results" / "small.jsonl"), load(str(recipe)).cells()
     for cell, seeds in ((fedhe, 4), (private, 2)):
         runs = jobs([cell.model_copy(update={"seeds": seeds})], Path())
@@ -831,6 +831,23 @@ def test_what_another_process_has_recorded_is_not_run_again(recipe, tmp_path):
     Records(path).add(recorded(cell.folder, [45])[0].model_copy(update={"settings": first.asked}))
     command._run(task, runs, request, Console(file=StringIO()))
     assert [job.settings["seed"] for job in task.left(runs)] == [1]
+
+
+def test_a_kept_report_has_what_another_process_has_recorded_meanwhile(recipe, run_recipe, tmp_path, monkeypatch):
+    path, (cell, _), report = tmp_path / "results" / "small.jsonl", load(str(recipe)).cells(), command._report
+    lines = [
+        one.model_copy(update={"settings": job.asked})
+        for job, one in zip(jobs([cell], Path()), recorded(cell.folder, [45, 55]), strict=True)
+    ]
+    Records(path).add(lines[0])
+
+    def late(*given):
+        Records(path).add(lines[1])
+        return report(*given)
+
+    monkeypatch.setattr(command, "_report", late)
+    run_recipe(report_only=True, results=path.parent)
+    assert "2 of 4 runs" in path.with_suffix(".md").read_text()
 
 
 @pytest.mark.usefixtures("known")
