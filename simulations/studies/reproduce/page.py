@@ -86,12 +86,13 @@ def merged(found: Sequence[Entry]) -> list[Entry]:
 
 
 def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Rises) -> str:
-    """Return the paired differences of a recipe that draws them, and how much its curves still rise; else ""."""
-    if recipe.figure.kind != "differences":
+    """Return the paired differences, and how much curves that are kept still rise; "" if gains are shown instead."""
+    if recipe.figure.kind == "gains":
         return ""
     first = next(iter(recipe.measures))
+    shown = [first] if recipe.figure.kind != "differences" else recipe.measures
     lines = []
-    for one, gap in ((one, one.against) for one in found if one.unit == "%"):
+    for one, gap in ((one, one.against) for one in found if one.unit == "%" and one.measure in shown):
         if gap is not None:
             mine, other = (rises.get((row, one.cell.column), {}) for row in (one.cell.row, one.cell.against))
             moved = [100 * (mine[seed] - other[seed]) for seed in mine.keys() & other.keys() if one.measure == first]
@@ -104,16 +105,15 @@ def differences_as_markdown(recipe: Recipe, found: Sequence[Entry], rises: Rises
                     "-" if gap.interval is None else f"{gap.interval[0]:.2f} to {gap.interval[1]:.2f}",
                     "-" if gap.p is None else f"{gap.p:.2g}",
                     "-" if gap.paper is None else _signed(gap.paper),
-                    _signed(fmean(moved)) if moved else "-",
+                    *[_signed(fmean(moved)) if moved else "-"] * bool(rises),
                     str(gap.seeds),
                 ]
             )
     named = ["row", *["column"] * bool(recipe.columns), "compared with", "measure"]
-    names = [*named, "points", "95 % interval", "p", "paper", "in the last quarter", "seeds"]
-    text = (
-        "**Differences**, paired by seed (Student's t), and by how much they changed in the last quarter of the rounds."
-    )
+    names = [*named, "points", "95 % interval", "p", "paper", *["in the last quarter"] * bool(rises), "seeds"]
+    text = "**Differences**, paired by seed (Student's t)."
     if rises:
+        text = f"{text[:-1]}, and by how much they changed in the last quarter of the rounds."
         rise, (row, column) = max((fmean(by_seed.values()), at) for at, by_seed in rises.items())
         curve = ", ".join(filter(None, [row, column]))
         text += f" The curve of {curve} rises most there, by {100 * rise:.2f} points."

@@ -284,7 +284,7 @@ class Recipe(_Varied):
         The data that are not bundled, and where to get them.
     runs : str
         Name of a recipe whose runs this one shares: cells of both are run once. Missing keys among paper, needs, seeds,
-        settings, columns and rows are taken from it, except the paper's figures.
+        settings, short, short-only, quick, columns and rows are taken from it, except the paper's figures.
     note : str
         What the paper leaves open, and how it is read here.
     chosen : {"text", "authors", "result", "none"}
