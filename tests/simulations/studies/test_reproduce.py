@@ -117,7 +117,7 @@ def test_every_recipe_of_the_papers_is_right(name):
     assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
 
 
-WITHOUT_RECORDS = {"chfl-readings", "chfl-table1-short", "fedhe-table3", "fedhe-table4", "fml-figure6-short"}
+WITHOUT_RECORDS = {"chfl-readings", "chfl-table1-short", "fml-figure6-short"}
 WITHOUT_RECORDS |= {"fedh2l-readings"}  # of some rows
 """Reports from before records were kept."""
 
