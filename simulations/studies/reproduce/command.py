@@ -227,8 +227,6 @@ def _reproduce(task: Task, options: Options, console: Console) -> bool:
         one = one._replace(cells=[cell.model_copy(update={"seeds": one.recorded(cell)}) for cell in one.cells])
         whole, found = tuned(one.cells, console=console, only_known=True)
         _publish(one, plain.command(task.name, recipe), jobs(whole, task.place / "runs"), found, options.results)
-    if failed and task.recipe.needs:
-        console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
     return bool(records) and not failed and (known or len(cells) == len(task.cells))
 
 

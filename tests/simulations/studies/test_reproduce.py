@@ -463,12 +463,12 @@ def test_without_a_record_a_report_writes_nothing(run_recipe):
 
 
 @pytest.mark.slow
-def test_without_its_data_a_recipe_says_what_it_needs_and_writes_no_page(recipe, run_recipe):
-    text = RECIPE.replace("seeds = 2", 'seeds = 1\nneeds = "a folder of UCI\'s data"')
+def test_without_its_data_a_recipe_says_where_they_are_from_and_writes_no_page(recipe, run_recipe):
+    text = RECIPE.replace("seeds = 2", "seeds = 1")
     recipe.write_text(text.replace("clients = 2", 'clients = 2\ndataset = "har"'))
     whole, folder, said = run_recipe(only=["FedHe"])
     assert (whole, (folder / "table.md").exists(), "Reduced from" in said) == (False, False, False)
-    assert "needs a folder of UCI's data" in said
+    assert "archive.ics.uci.edu/dataset/240" in said
 
 
 def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
