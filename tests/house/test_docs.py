@@ -3,20 +3,25 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from shutil import copytree
 
+import numpy as np
 import pytest
+from fixtures.federations.members import member, roster
+
+from hetfl_flwr.strategy import Upload
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
 
 def written(folder: Path) -> None:
-    """Write the method that the page shows, each block under the name in its first line."""
+    """Write the methods that the page shows, each block under the name in its first line."""
     blocks = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in blocks] == ["mean_logits/strategy.py", "mean_logits/client.py", "mine.toml"]
-    (folder / "mean_logits").mkdir()
+    assert len(blocks) == 6
     for name, code in blocks:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(code)
 
 
@@ -45,3 +50,20 @@ def test_the_table_has_the_kept_runs_of_the_leaderboard_beside_the_method(tmp_pa
     done = hetfl(tmp_path, "reproduce", "mine.toml", "--report-only", "--results", "results")
     assert (done.returncode, done.stderr) == (0, "")
     assert "20 of 30 runs" in (tmp_path / "results" / "mine.md").read_text()
+
+
+def test_the_changed_method_sends_each_client_the_averages_of_its_own_logits(tmp_path, monkeypatch):
+    """By hand. Client 0 uploads twice, the first time without samples of class 1; client 1 once."""
+    written(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    strategy = import_module("own_averages.strategy").OwnAverages()
+    state = strategy.initial(roster(2, classes=2))
+    first = [(0, [[1, 2], [3, 4]], [5, 0]), (1, [[5, 6], [7, 8]], [1, 1])]
+    for round, said in (1, first), (2, [(0, [[9, 1], [2, 3]], [2, 2])]):
+        uploads = [
+            Upload(one, {"logits": np.float32(logits), "counts": np.int64(counts)}, samples=sum(counts))
+            for one, logits, counts in said
+        ]
+        state = strategy.aggregate(state, uploads, round)
+    sent = [strategy.download_for(member(one, classes=2), state, 3)["logits"].tolist() for one in (0, 1)]
+    assert sent == [[[5, 1.5], [2, 3]], [[5, 6], [7, 8]]]
